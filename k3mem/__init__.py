@@ -1,0 +1,1 @@
+"""k3mem: memory and scheduling for hybrid linear-attention language models."""

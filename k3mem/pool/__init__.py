@@ -1,0 +1,1 @@
+"""Where bytes are: the arena, ids, compaction, ping-pong buffers."""

@@ -1,0 +1,1 @@
+"""What is cached: the token tree, checkpoints and tombstones, eviction."""

@@ -1,0 +1,1 @@
+"""Traces: formats, the clairvoyant bound, reports."""

@@ -1,0 +1,1 @@
+"""Plan and commit: the only code that sees tree and pool together."""

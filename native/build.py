@@ -1,0 +1,47 @@
+"""Build of the C core (cffi, API mode): every ``native/*.c`` with its header, one extension ``k3mem.native._core``.
+
+A header declares to Python what stands between the lines ``/* cffi: begin */`` and ``/* cffi: end */``; that part
+must be plain C without preprocessor lines. ``K3MEM_SANITIZE=1`` builds with ASan and UBSan (see ``tests/sanitize.sh``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+HEADERS = sorted(p for p in HERE.glob("*.h") if "cffi: begin" in p.read_text())
+SOURCES = sorted(p for p in HERE.glob("*.c") if p.name != "_core.c")
+
+
+def declarations() -> str:
+    """The parts of all headers that Python sees, `k3.h` first since it holds the shared types."""
+    parts: list[str] = []
+    for header in sorted(HEADERS, key=lambda p: (p.name != "k3.h", p.name)):
+        parts += re.findall(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", header.read_text(), re.S)
+    return "\n".join(parts)
+
+
+def flags() -> list[str]:
+    common = ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fno-strict-aliasing"]
+    if os.environ.get("K3MEM_SANITIZE"):
+        return [*common, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+    return [*common, "-O3"]
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(declarations())
+ffibuilder.set_source(
+    "k3mem.native._core",
+    "\n".join(f'#include "{p.name}"' for p in HEADERS),
+    sources=[os.path.relpath(p, HERE.parent) for p in SOURCES],
+    include_dirs=["native"],
+    extra_compile_args=flags(),
+    extra_link_args=["-fsanitize=address,undefined"] if os.environ.get("K3MEM_SANITIZE") else [],
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)
