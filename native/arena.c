@@ -16,7 +16,7 @@ static int64_t occupied(const k3_kind *k) { return k->frontier - k->holes.count;
 int k3_fault_set(k3_arena *a, int kind, const char *table, int64_t index, int64_t value, const char *other,
                  int64_t other_index, int64_t other_value) {
   a->fault = (k3_fault){table, other, kind, index, value, other_index, other_value};
-  return K3_CORRUPT;
+  return K3_E_CORRUPT;
 }
 
 /* -- growth: everything an operation needs is reserved before it changes anything ---------------------------------- */
@@ -24,7 +24,7 @@ int k3_fault_set(k3_arena *a, int kind, const char *table, int64_t index, int64_
 static int grow(void *table, int64_t n, size_t item) {
   void *old, *grown;
   memcpy(&old, table, sizeof old);
-  if (!(grown = realloc(old, (size_t)n * item))) return K3_NOMEM;
+  if (!(grown = realloc(old, (size_t)n * item))) return K3_E_MEMORY;
   memcpy(table, &grown, sizeof grown);
   return K3_OK;
 }
@@ -34,7 +34,7 @@ static int reserve_ids(k3_kind *k, int64_t n) {
   n = max64(n, max64(FIRST_CAP, 2 * k->ids_cap));
   int32_t **tables[] = {&k->place, &k->refs, &k->leases, &k->dirty_at, &k->free_ids, &k->dirty};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-    if (grow(tables[i], n, sizeof(int32_t))) return K3_NOMEM;
+    if (grow(tables[i], n, sizeof(int32_t))) return K3_E_MEMORY;
   k->ids_cap = n;
   return K3_OK;
 }
@@ -44,7 +44,7 @@ static int reserve_places(k3_kind *k, int64_t n) {
   n = max64(n, max64(FIRST_CAP, 2 * k->places_cap));
   if (grow(&k->owner, n, sizeof(int32_t)) || grow(&k->pending_place, n, sizeof(int32_t)) ||
       grow(&k->pending_after, n, sizeof(int64_t)) || k3_bits_reserve(&k->holes, n) || k3_bits_reserve(&k->stuck, n))
-    return K3_NOMEM;
+    return K3_E_MEMORY;
   k->places_cap = n;
   return K3_OK;
 }
@@ -93,14 +93,14 @@ static void occupy(k3_kind *k, int64_t place, int32_t id) {
 static void vacate(k3_kind *k, int64_t place) {
   k->owner[place] = K3_HOLE;
   if (place != k->frontier - 1) {
-    if (!K3_MUTANT(K3_MUT_LOST_HOLE)) k3_bits_add(&k->holes, place);
+    if (!K3_MUTANT(K3_MUTANT_LOST_HOLE)) k3_bits_add(&k->holes, place);
     return;
   }
   for (k->frontier--; k->owner[k->frontier - 1] == K3_HOLE;) k3_bits_remove(&k->holes, --k->frontier);
 }
 
 static void relocate(k3_kind *k, int64_t from, int64_t to) {
-  if (K3_MUTANT(K3_MUT_MOVES_LEASED) && k3_bits_has(&k->stuck, from)) {
+  if (K3_MUTANT(K3_MUTANT_MOVES_LEASED) && k3_bits_has(&k->stuck, from)) {
     k3_bits_remove(&k->stuck, from);
     k3_bits_add(&k->stuck, to);
   }
@@ -141,7 +141,7 @@ static void release(k3_kind *k, int32_t id, int64_t after, int pending) {
 static int kind_init(k3_kind *k, int64_t bytes, int64_t max_places) {
   k->bytes = bytes;
   k->max_places = max_places;
-  if (reserve_ids(k, 1) || reserve_places(k, 1)) return K3_NOMEM;
+  if (reserve_ids(k, 1) || reserve_places(k, 1)) return K3_E_MEMORY;
   take(k);
   untouch(k, 0);
   return K3_OK;
@@ -179,7 +179,7 @@ static int64_t frontier_now(const k3_kind *k, int64_t n) { return max64(k->front
 
 /* The lowest frontier that moves can leave with n more entries. */
 static int64_t frontier_low(const k3_kind *k, int64_t n) {
-  int64_t above_stuck = K3_MUTANT(K3_MUT_MOVES_LEASED) ? 0 : k3_bits_last(&k->stuck) + 1;
+  int64_t above_stuck = K3_MUTANT(K3_MUTANT_MOVES_LEASED) ? 0 : k3_bits_last(&k->stuck) + 1;
   return max64(occupied(k) + n, above_stuck);
 }
 
@@ -211,7 +211,7 @@ int k3_arena_alloc(k3_arena *a, int64_t n_pages, int64_t n_states, int32_t *page
   for (int i = 0; i < 2; i++) {
     k3_kind *k = &a->kind[i];
     if (reserve_ids(k, k->n_ids + max64(0, n[i] - k->n_free)) || reserve_places(k, frontier_now(k, n[i])))
-      return K3_NOMEM;
+      return K3_E_MEMORY;
   }
   for (int i = 0; i < 2; i++)
     for (int64_t j = 0; j < n[i]; j++) out[i][j] = take(&a->kind[i]);
@@ -296,7 +296,7 @@ static int64_t lower(k3_arena *a, int kind, int64_t target, int64_t most, int32_
   int64_t n = 0;
   for (; k->frontier > target && n < most; n++) {
     int64_t from = k->frontier - 1, to = k3_bits_first(&k->holes);
-    if (K3_MUTANT(K3_MUT_MOVES_LEASED) && k->owner[from] < 0) break;
+    if (K3_MUTANT(K3_MUTANT_MOVES_LEASED) && k->owner[from] < 0) break;
     if (to < 0 || to >= target) return k3_fault_set(a, kind, "holes0", to, to, "frontier", -1, target);
     if (k->owner[from] <= 0) return k3_fault_set(a, kind, "owner", from, k->owner[from], "frontier", -1, k->frontier);
     relocate(k, from, to);
@@ -360,7 +360,7 @@ int k3_arena_undo(k3_arena *a, const int32_t *moves, int64_t n) {
     const int32_t *move = moves + 4 * i;
     if (can_undo(a, i, move)) {
       for (int64_t j = i + 1; j < n; j++) relocate(&a->kind[moves[4 * j + 1]], moves[4 * j + 2], moves[4 * j + 3]);
-      return K3_CORRUPT;
+      return K3_E_CORRUPT;
     }
     relocate(&a->kind[move[1]], move[3], move[2]);
     bytes += a->kind[move[1]].bytes;

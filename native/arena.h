@@ -26,7 +26,7 @@
 enum { K3_PAGE = 0, K3_STATE = 1 };
 enum { K3_FIT_NO = 0, K3_FIT_MOVES = 1, K3_FIT_NOW = 2 };
 enum { K3_HOLE = -1, K3_PENDING = -2 }; /* owner of a place without an id */
-enum { K3_MUT_LOST_HOLE = 101, K3_MUT_MOVES_LEASED = 102 };
+enum { K3_MUTANT_LOST_HOLE = 101, K3_MUTANT_MOVES_LEASED = 102 };
 
 /* A set of small integers as a 64-ary tree of bitmaps: bit i of level l + 1 says that word i of level l is not 0.
  * Insert, remove, first and last are O(6). */
@@ -65,7 +65,7 @@ typedef struct {
   uint64_t refs_sum, leases_sum, after_sum;
 } k3_kind;
 
-/* Why a call returned K3_CORRUPT: table[index] = value does not agree with other[other_index] = other_value. Index -1
+/* Why a call returned K3_E_CORRUPT: table[index] = value does not agree with other[other_index] = other_value. Index -1
  * stands for a sum or a count. */
 typedef struct {
   const char *table;
@@ -91,38 +91,38 @@ void k3_arena_delete(k3_arena *a);
 int k3_arena_fits(const k3_arena *a, int64_t n_pages, int64_t n_states);
 /* How many entries of one kind alone fit now, or (moves) after closing the other kind's holes. O(1). */
 int64_t k3_arena_room(const k3_arena *a, int kind, int moves);
-/* All or nothing: ids into pages[n_pages], states[n_states]. 1 done, 0 does not fit now, K3_NOMEM. O(n). */
+/* All or nothing: ids into pages[n_pages], states[n_states]. 1 done, 0 does not fit now, K3_E_MEMORY. O(n). */
 int k3_arena_alloc(k3_arena *a, int64_t n_pages, int64_t n_states, int32_t *pages, int32_t *states);
-/* Drop one reference for each of ids[n]; the ids really freed go to out[*n_out], n_out <= n. K3_CORRUPT (fault.index:
+/* Drop one reference for each of ids[n]; the ids really freed go to out[*n_out], n_out <= n. K3_E_CORRUPT (fault.index:
  * position in ids, and nothing changed) on an id that is not live, a sink, or leased at its last reference. Places
  * freed with after > settled are pending. O(n) and amortised O(1) for each hole that the frontier passes. */
 int k3_arena_free(k3_arena *a, int kind, const int32_t *ids, int64_t n, int64_t after, int32_t *out, int64_t *n_out);
-/* One more reference to a page. K3_CORRUPT: not live. O(1). */
+/* One more reference to a page. K3_E_CORRUPT: not live. O(1). */
 int k3_arena_ref(k3_arena *a, int kind, int32_t id);
-/* One more (delta 1) or less (-1) lease. K3_CORRUPT: not live, a sink, or no lease to end. O(1). */
+/* One more (delta 1) or less (-1) lease. K3_E_CORRUPT: not live, a sink, or no lease to end. O(1). */
 int k3_arena_lease(k3_arena *a, int kind, int32_t id, int delta);
 /* Steps up to and including step have finished: their pending places are free. O(pending). */
 void k3_arena_settle(k3_arena *a, int64_t step);
 /* Upper bound of the rows that make_room and compact write. O(1). */
 int64_t k3_arena_moves_bound(const k3_arena *a, int64_t budget_bytes);
 /* Moves (batch, kind, source, destination) towards a demand that fits after moves; writes moves[result][4]. At most
- * budget_bytes, but one entry at least. 0 when it fits now or no move helps, else the rows, or K3_CORRUPT.
+ * budget_bytes, but one entry at least. 0 when it fits now or no move helps, else the rows, or K3_E_CORRUPT.
  * O(moves + holes passed). */
 int64_t k3_arena_make_room(k3_arena *a, int64_t n_pages, int64_t n_states, int64_t budget_bytes, int32_t *moves);
 /* The same for all holes of both kinds. */
 int64_t k3_arena_compact(k3_arena *a, int64_t budget_bytes, int32_t *moves);
-/* Reverse moves[n][4], last first. K3_CORRUPT (fault.index: the row; mappings as before) when an entry is not at its
+/* Reverse moves[n][4], last first. K3_E_CORRUPT (fault.index: the row; mappings as before) when an entry is not at its
  * destination or cannot go back. O(n + places the frontier passes). */
 int k3_arena_undo(k3_arena *a, const int32_t *moves, int64_t n);
-/* out[n] = places of live ids. K3_CORRUPT (fault.index: position): an id is not live. O(n). */
+/* out[n] = places of live ids. K3_E_CORRUPT (fault.index: position): an id is not live. O(n). */
 int k3_arena_places(k3_arena *a, int kind, const int32_t *ids, int64_t n, int32_t *out);
 /* (id, place) of the dirty ids into out[n_dirty][2], and none is dirty any more. O(dirty). */
 void k3_arena_drain(k3_arena *a, int kind, int32_t *out);
 /* (id, place) of all live ids, the sink included, into out[n_ids - n_free][2]. O(ids). */
 void k3_arena_table(const k3_arena *a, int kind, int32_t *out);
-/* Make those of ids[n] that are live dirty again. K3_CORRUPT (nothing changed): never an id. O(n). */
+/* Make those of ids[n] that are live dirty again. K3_E_CORRUPT (nothing changed): never an id. O(n). */
 int k3_arena_redirty(k3_arena *a, int kind, const int32_t *ids, int64_t n);
-/* Every invariant of every table; K3_CORRUPT fills fault. O(ids + places). */
+/* Every invariant of every table; K3_E_CORRUPT fills fault. O(ids + places). */
 int k3_arena_check(k3_arena *a);
 /* cffi: end */
 

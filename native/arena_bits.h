@@ -8,13 +8,13 @@
 
 enum { K3_LEVELS = 6 };
 
-/* Make room for members < n. K3_NOMEM leaves the set as it was. O(n / 64). */
+/* Make room for members < n. K3_E_MEMORY leaves the set as it was. O(n / 64). */
 static inline int k3_bits_reserve(k3_bits *b, int64_t n) {
   for (int l = 0; l < K3_LEVELS; l++) {
     n = (n + 63) / 64;
     if (n <= b->words[l]) continue;
     uint64_t *grown = realloc(b->level[l], (size_t)n * sizeof *grown);
-    if (!grown) return K3_NOMEM;
+    if (!grown) return K3_E_MEMORY;
     memset(grown + b->words[l], 0, (size_t)(n - b->words[l]) * sizeof *grown);
     b->level[l] = grown;
     b->words[l] = n;

@@ -152,9 +152,9 @@ static int check_kind(walk *w) {
   const k3_kind *k = w->k;
   if (check_sizes(w) || check_sink(w) || check_ids(w) || check_owners(w) ||
       check_bits(w, &k->holes, HOLES, in_holes) || check_bits(w, &k->stuck, STUCK, in_stuck))
-    return K3_CORRUPT;
+    return K3_E_CORRUPT;
   int32_t *seen = calloc((size_t)(k->n_ids > k->frontier ? k->n_ids : k->frontier), sizeof *seen);
-  if (!seen) return K3_NOMEM;
+  if (!seen) return K3_E_MEMORY;
   int status = check_stacks(w, seen);
   free(seen);
   return status ? status : check_bytes(w);
