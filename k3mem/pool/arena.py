@@ -109,7 +109,7 @@ class Arena:
         if split is not None and not 0 < split < 1:
             raise InvalidShape(f"split must lie between 0 and 1, got {split}")
         top = (capacity_bytes - scratch_bytes) // align * align
-        states_limit = top if split is None else int(Fraction(split) * top)
+        states_limit = top if split is None else int(Fraction(str(split)) * top)  # as written: 0.99 of 100 is 99
         pages_limit = top if split is None else top - states_limit
         if 2 * (page_bytes + state_bytes) > top or 2 * page_bytes > pages_limit or 2 * state_bytes > states_limit:
             raise InvalidShape(
