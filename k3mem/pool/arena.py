@@ -236,8 +236,9 @@ class Arena:
         return moves[: self._ok(n, "compact")].copy()
 
     def undo(self, moves: Int32) -> None:
-        """Take back moves of a cancelled plan, last first, as if they had never been made. Raises Corrupted, with
-        all mappings as they were, if an entry is gone, leased, or its source place is taken. O(n)."""
+        """Take back moves of a cancelled plan, last first, as if they had never been made. First free (with after=0)
+        what the plan allocated: it may lie where the entries came from. Raises Corrupted, with all mappings as they
+        were, if an entry is gone or leased, or its source place is taken or pending. O(n)."""
         rows = np.ascontiguousarray(moves, np.int32).reshape(-1, 4)
         self._ok(lib.k3_arena_undo(self._a, _ptr(rows), len(rows)), "undo")
 

@@ -14,8 +14,11 @@ SINK, HOLE, PENDING, GAP, TOP = -1, -2, -3, -4, -5
 class Model:
     """What an arena should hold, as dicts and sets, and its bytes as one array cell per `unit` bytes."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, split_percent: int | None = None) -> None:
         self.arena = arena
+        top = arena.state_top
+        states = top if split_percent is None else top * split_percent // 100
+        self.limits = (top if split_percent is None else top - states, states)
         self.bytes = (arena.page_bytes, arena.state_bytes)
         self.unit = math.gcd(arena.page_bytes, arena.state_bytes, arena.state_top, arena.capacity_bytes)
         self.place: tuple[dict[int, int], dict[int, int]] = ({0: 0}, {0: 0})
@@ -64,7 +67,8 @@ class Model:
     # -- what fits, by trial
 
     def _overlap(self, frontiers: list[int]) -> bool:
-        return sum(f * b for f, b in zip(frontiers, self.bytes, strict=True)) > self.arena.state_top
+        sizes = [f * b for f, b in zip(frontiers, self.bytes, strict=True)]
+        return sum(sizes) > self.arena.state_top or any(s > most for s, most in zip(sizes, self.limits, strict=True))
 
     def _frontier_with(self, kind: int, n: int, move: bool) -> int:
         used, stuck = self.used(kind), self.stuck(kind)

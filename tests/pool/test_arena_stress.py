@@ -19,6 +19,7 @@ GEOMETRIES = {
     "page_larger_than_state": {"capacity_bytes": 400, "page_bytes": 24, "state_bytes": 5, "align": 1},
     "equal": {"capacity_bytes": 300, "page_bytes": 10, "state_bytes": 10, "align": 1},
     "smallest": {"capacity_bytes": 16, "page_bytes": 3, "state_bytes": 5, "align": 1},
+    "split": {"capacity_bytes": 600, "page_bytes": 7, "state_bytes": 31, "align": 16, "split": 0.6},
 }
 WEIGHTS = {"alloc": 8, "free": 7, "ref": 2, "lease": 1, "unlease": 3, "make_room": 5, "compact": 1, "cancel": 2,
            "settle": 3, "drain": 1, "breach": 1}  # fmt: skip
@@ -27,10 +28,10 @@ WEIGHTS = {"alloc": 8, "free": 7, "ref": 2, "lease": 1, "unlease": 3, "make_room
 class Actor:
     """One seeded run; an operation is a method named in WEIGHTS. `seen` says which outcomes the run reached."""
 
-    def __init__(self, seed: int, geometry: dict[str, int]) -> None:
+    def __init__(self, seed: int, geometry: dict[str, float]) -> None:
         self.rng = random.Random(seed)
         self.arena = Arena(**geometry)
-        self.model = Model(self.arena)
+        self.model = Model(self.arena, round(100 * geometry["split"]) if "split" in geometry else None)
         self.seen: set[str] = set()
 
     def run(self, steps: int) -> None:
