@@ -283,6 +283,35 @@ class Arena:
             lib.k3_arena_table(self._a, kind, _ptr(table))
         return out[PAGE], out[STATE]
 
+    def ids_at(self, kind: int, places: Ids) -> Int32:
+        """int32[n]: who lies at these places; -1 where nobody does. O(n)."""
+        table = self._kinds[_kind(kind)]
+        owner = np.frombuffer(ffi.buffer(table.owner, 4 * table.frontier), np.int32)
+        at = _ids(places)
+        inside = (at >= 0) & (at < len(owner))
+        out = np.full(len(at), -1, np.int32)
+        out[inside] = np.maximum(owner[at[inside]], -1)
+        return out
+
+    @property
+    def page_id_end(self) -> int:
+        """Every page id ever handed out is below this."""
+        return int(self._kinds[PAGE].n_ids)
+
+    @property
+    def state_id_end(self) -> int:
+        """Every state id ever handed out is below this."""
+        return int(self._kinds[STATE].n_ids)
+
+    def page_refs(self) -> Int32:
+        """int32[page_id_end]: references by page id, 0 where not live. O(ids)."""
+        return self._table("page_refs").copy()
+
+    @property
+    def leases(self) -> int:
+        """Leases held, over both kinds. O(ids)."""
+        return sum(int(self._table(f"{kind}_leases").sum()) for kind in _KINDS)
+
     # -- accounting
 
     def usage(self) -> Usage:

@@ -11,21 +11,16 @@ It drives the engine's own cache (tree, arena, eviction) by the rule of plain ch
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
 from k3mem.policy import Policy
 from k3mem.pool import Fit
 from k3mem.radix import Kind, Match
-from k3mem.sched.cache import Cache
+from k3mem.sched.cache import NONE, Cache
 from k3mem.shape import Shape
-from k3mem.types import NO_STATE, Int32, NodeId, ScopeId, StateId
-
-NOTHING = np.zeros(0, np.int32)
-
+from k3mem.types import Int32, NodeId, StateId
 
 class ArrivalReplay:
     """One pass over requests. `block` is the trace's block: checkpoints stand at its multiples."""
@@ -85,14 +80,10 @@ class ArrivalReplay:
             fit = cache.arena.fits(need, 1)
         got = cache.arena.alloc(need, 1)
         assert got is not None
-        pages = np.zeros(depth // span, np.int32)
+        pages = np.full(depth // span, NONE, np.int32)
         pages[depth // span - need :] = got[0]
-        own = cache.tree.pages(node)
-        pages[: len(own)] = own
-        _fill_held(cache, tokens, pages, len(own), depth // span - need, node)
-        state = StateId(int(got[1][0]))
-        kept = cache.keep(node, tokens, depth, pages, state, kind, self.step)
-        if not kept.taken and state != NO_STATE:
+        kept = cache.keep(node, tokens, depth, pages, StateId(int(got[1][0])), kind, self.step)
+        if not kept.taken:
             cache.arena.free_states(got[1])
         return kept.node
 
@@ -104,10 +95,3 @@ class ArrivalReplay:
             self.causes.update(self.cache.explain(self.scope, path, found, found.depth))
         self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
         self.causes["never_seen"] += n - max(whole, min(n, shown))
-
-
-def _fill_held(*_: Any) -> None:
-    """Entries of pages that the tree holds already are replaced by its own on publishing; nothing to fill."""
-
-
-__all__ = ["ArrivalReplay", "NOTHING", "ScopeId", "time"]

@@ -13,11 +13,13 @@ import numpy as np
 from k3mem.metrics import Metrics
 from k3mem.policy import Policy
 from k3mem.pool import Arena, Fit
-from k3mem.radix import Evicted, Kind, Match, Tree
+from k3mem.radix import Dropped, Evicted, Kind, Match, Tree
 from k3mem.shape import Shape
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
 
 ScopeKey = tuple["str | bytes", str, str]
+NONE = 0
+"""The sink page: in a writer's page list, a page that only the tree has."""
 EMPTY = np.zeros(0, np.int32)
 MAX_SCOPES_EXPLAINED = 64
 """A miss is blamed on another scope only among so many scopes; beyond, it counts as never seen."""
@@ -115,6 +117,11 @@ class Cache:
             self.metrics.evicted_unused += victim.unused
         self.metrics.events["victim"] += 1
 
+    def give_back(self, gone: Dropped) -> None:
+        """Free what left the tree in bulk (a failed step, a flush)."""
+        self.arena.free_pages(gone.pages)
+        self.arena.free_states(gone.states)
+
     # -- keeping
 
     def keep(
@@ -123,7 +130,8 @@ class Cache:
         """Publish tokens[:end] from the writer's own node on, with the checkpoint `state` at `end` (or KV alone).
 
         Whole pages pass to the tree; where the tree has them already the writer's duplicates are freed and its list
-        `pages` is changed in place. A tail's partial page gains a reference. O(new tokens).
+        `pages` is changed in place; NONE stands where the writer relies on the tree to have the page. A tail's
+        partial page gains a reference. O(new tokens).
         """
         done = self.tree.publish(node, tokens, end, pages, state, kind, stamp)
         index, theirs = EMPTY, EMPTY
@@ -133,7 +141,7 @@ class Cache:
             differ = mine != theirs
             index, theirs, mine = index[differ], theirs[differ], mine[differ]
             pages[index] = theirs
-            self.arena.free_pages(mine)
+            self.arena.free_pages(mine[mine != NONE])
         if done.shared_page >= 0:
             self.arena.ref(done.shared_page)
         if done.taken:

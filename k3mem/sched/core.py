@@ -13,7 +13,7 @@ from sortedcontainers import SortedKeyList
 
 from k3mem.executor import Capabilities, Ticket
 from k3mem.metrics import Metrics
-from k3mem.plan import Plan
+from k3mem.plan import PAGE, STATE, Plan
 from k3mem.policy import Policy
 from k3mem.request import Output
 from k3mem.sched.builder import Builder, PrefillRow, Snapshot
@@ -122,7 +122,16 @@ class Core:
         self.metrics.move_bytes += total
         self.metrics.events["move"] += len(moves)
         b.move(moves)
-        b.journal.append(lambda: arena.undo(moves))
+        b.journal.append(lambda: arena.undo(_still_there(core=self, moves=moves)))
+
+
+def _still_there(core: Core, moves: Int32) -> Int32:
+    """Moves whose entry is still at its destination: what was evicted meanwhile needs no way back."""
+    alive = np.zeros(len(moves), np.bool_)
+    for kind in (PAGE, STATE):
+        of_kind = moves[:, 1] == kind
+        alive[of_kind] = core.cache.arena.ids_at(kind, moves[of_kind, 3]) >= 0
+    return moves[alive]
 
 
 def _rank(job: Job) -> tuple[int, int]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from k3mem.errors import Effect, ExecutorFailed
-from k3mem.plan import PAGE, Plan
-from k3mem.radix import Evicted
+from k3mem.plan import PAGE, STATE, Plan
 from k3mem.request import Output
 from k3mem.sched import close
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Seated
-from k3mem.types import NO_NODE, Bool, Int32
+from k3mem.types import Bool, Int32
 
 INTACT = np.iinfo(np.int32).max
 MAX_FAILURES = 3
@@ -35,9 +34,7 @@ def fail(core: Core, failed: list[Flight], effect: Effect, first_step: int) -> N
     for seat in core.lanes.taken():
         if effect == Effect.CONTENTS_LOST or seat.lane in hit or _stands_on(core, seat, rows, states):
             _requeue(core, seat)
-    core.cache.discard(Evicted(NO_NODE, 0, -1, gone.pages, 0, False))
-    if len(gone.states):
-        core.cache.arena.free_states(gone.states)
+    core.cache.give_back(gone)
     give_up(core)
 
 
@@ -98,12 +95,13 @@ def _damage_decode(core: Core, seat: Seated, start: int, count: int, rows: Int32
 
 
 def _damage_moves(core: Core, plan: Plan, rows: Int32, states: Bool) -> None:
-    arena = core.cache.arena
-    for kind, damaged, value in ((PAGE, rows, 0), (1 - PAGE, states, True)):
+    for kind in (PAGE, STATE):
         places = plan.moves[plan.moves[:, 1] == kind, 3]
-        if len(places):
-            ids = arena.page_ids_at(places) if kind == PAGE else arena.state_ids_at(places)
-            damaged[ids[ids >= 0]] = value
+        ids = core.cache.arena.ids_at(kind, places)
+        if kind == PAGE:
+            rows[ids[ids >= 0]] = 0
+        else:
+            states[ids[ids >= 0]] = True
 
 
 def _stands_on(core: Core, seat: Seated, rows: Int32, states: Bool) -> bool:
