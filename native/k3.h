@@ -7,9 +7,14 @@
 #include <stdint.h>
 
 #define K3_OK 0
-#define K3_E_MEMORY (-1)  /* allocation failed; the structure is still consistent */
-#define K3_E_ARG (-2)     /* an argument that no caller may pass; nothing changed */
-#define K3_E_CORRUPT (-3) /* an invariant is broken; the structure's error text says which */
+
+/* cffi: begin */
+enum {
+    K3_E_MEMORY = -1,  /* allocation failed; the structure is still consistent */
+    K3_E_ARG = -2,     /* an argument that no caller may pass; nothing changed */
+    K3_E_CORRUPT = -3, /* an invariant is broken; the structure's error text says which */
+};
+/* cffi: end */
 
 /* Planted bugs of the tree. They exist only in builds with K3_MUTANTS, to prove that the tests would see them. */
 enum {
@@ -23,6 +28,9 @@ enum {
     K3_MUTANT_DROP_DEEPER = 7,   /* after a failed step, what stands on damaged KV stays */
     K3_MUTANT_ATTACH_SPLIT = 8,  /* a tail's checkpoint moves to the upper half on a split: depth != node end */
 };
+
+/* Kinds of checkpoints that a rule of the core names; the numbers of k3mem.radix.Kind. */
+enum { K3_PROMPT_END = 0, K3_CHUNK_END = 4 };
 
 #ifdef K3_MUTANTS
 extern int k3_mutant;
