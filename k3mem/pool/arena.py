@@ -29,7 +29,6 @@ PAGE, STATE = 0, 1
 
 Ids = Int32 | Sequence[PageId] | Sequence[StateId] | Sequence[int]
 
-_E_MEMORY = -1  # K3_E_MEMORY of native/k3.h; every other error status is K3_E_CORRUPT
 _KINDS = ("page", "state")
 _MAX_IDS = 2**31 - 1
 _MAX_CAPACITY = 2**61
@@ -364,7 +363,7 @@ class Arena:
     def _ok(self, status: int, what: str) -> int:
         if status >= 0:
             return status
-        if status == _E_MEMORY:
+        if status == lib.K3_E_MEMORY:
             raise MemoryError(f"arena {what}: no memory for the tables")
         f = self._a.fault
         kind = _KINDS[f.kind]
