@@ -68,7 +68,7 @@ class Engine:
         found = core.cache.match(scope, tokens, len(tokens) - 1, core.step + 1)
         kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
         return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind,
-                   core.cache.explain(scope, tokens, found, found.depth))
+                   core.cache.explain(scope, tokens, found, found.depth, len(tokens) - 1))
 
     @property
     def has_work(self) -> bool:

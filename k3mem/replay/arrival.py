@@ -46,7 +46,7 @@ class ArrivalReplay:
         if found.depth:
             self.cache.tree.touch(found.node)
             self.consumed += 1
-        self._explain(prompt, path, found, whole if shown is None else shown)
+        self._explain(prompt, path, found, end, whole if shown is None else shown)
         self.requests += 1
         self.input += n
         self.hit += found.depth
@@ -87,11 +87,11 @@ class ArrivalReplay:
             cache.arena.free_states(got[1])
         return kept.node
 
-    def _explain(self, prompt: Int32, path: Int32, found: Match, shown: int) -> None:
+    def _explain(self, prompt: Int32, path: Int32, found: Match, end: int, shown: int) -> None:
         """Causes of the misses: the tail past the last whole block is `off_grid` where another row shows it, else
         `never_seen`; the rest is the tree's own account."""
         n, whole = len(prompt), len(path)
         if whole:
-            self.causes.update(self.cache.explain(self.scope, path, found, found.depth))
+            self.causes.update(self.cache.explain(self.scope, path, found, found.depth, end))
         self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
         self.causes["never_seen"] += n - max(whole, min(n, shown))

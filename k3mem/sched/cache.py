@@ -74,8 +74,9 @@ class Cache:
         """What `tokens` could resume from at `limit` or below, for a plan numbered `before_step`. Changes nothing."""
         return self.tree.match(scope, tokens, limit, before_step)
 
-    def explain(self, scope: ScopeId, tokens: Int32, found: Match, hit: int) -> dict[str, int]:
-        """Why the tokens beyond `hit` were no hit: tokens by cause; hit + sum == len(tokens), exactly."""
+    def explain(self, scope: ScopeId, tokens: Int32, found: Match, hit: int, limit: int) -> dict[str, int]:
+        """Why the tokens beyond `hit` were no hit: tokens by cause; hit + sum == len(tokens), exactly. `limit`: the
+        deepest depth that could have been resumed at (at least one token is computed)."""
         n = len(tokens)
         known = max(found.known, hit)
         elsewhere = known
@@ -83,10 +84,10 @@ class Cache:
             others = (ScopeId(s) for s in range(len(self._digests)) if s != scope)
             elsewhere = max(known, max(self.tree.match(s, tokens, 0, 1 << 60).known for s in others))
         causes = {"other_scope": elsewhere - known, "never_seen": n - elsewhere}
-        if found.full >= n:
+        if found.full > limit:
             causes["last_token"] = known - hit
         else:
-            end = min(known, n - 1)
+            end = min(known, limit)
             causes["last_token"] = known - end if known > hit else 0
             causes |= _split_known(hit, max(hit, end), found, self.shape.grid)
         return {cause: count for cause, count in causes.items() if count}
