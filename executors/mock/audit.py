@@ -86,7 +86,7 @@ class Auditor:
                 bad = [r for r in range(rows) if values[r] != expected[r][k]]
                 yield f"{name}: entry {index}, group {k}: rows {bad} of page id {page_id} at place {place} differ"
             if any(value >= POISON for value in values[rows : page.high]):
-                yield f"{name}: entry {index}, group {k}: page id {page_id} at place {place} is poison beyond {rows - 1}"
+                yield f"{name}: entry {index}, group {k}: page id {page_id} at {place} is poison from row {rows}"
 
     def table_differences(self, kind: int, expected: Iterable[tuple[int, int]]) -> Iterator[str]:
         """Ids whose place is not the one that the host believes in."""

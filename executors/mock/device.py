@@ -103,10 +103,9 @@ class Device:
     # -- before the rows
 
     def check(self, run: Run) -> None:
-        phase = self.log.phase
-        for self.log.phase, what in check_plan(run.plan, self.layout, self.memory, self.capabilities):
+        for phase, what in check_plan(run.plan, self.layout, self.memory, self.capabilities):
+            self.log.phase = phase
             self.log.report(what)
-        self.log.phase = phase
 
     def move(self, run: Run) -> None:
         """Batches in order; within a batch in any order, since nothing in it overlaps."""

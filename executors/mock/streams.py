@@ -1,4 +1,4 @@
-"""Virtual streams: commands run in order on their stream, after the events they wait for, and as late as chance says."""
+"""Virtual streams: commands run in order on their stream, after the events they wait for, as late as chance says."""
 
 from __future__ import annotations
 
