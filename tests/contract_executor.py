@@ -217,7 +217,8 @@ def test_a_conditional_snapshot_is_written_by_the_step_that_passes_its_depth(ben
     first = bench.host.plan()
     bench.host.seat(first, 1, prompt=len(PROMPT), limit=16)
     target = bench.host.new_state(first)
-    steps = [bench.host.plan().decode(1, depth - 1).snapshot(depth, target) for _ in range(3)]
+    # Worst cases, one deeper than where the lane will stand: each of these steps might pass the depth.
+    steps = [bench.host.plan().decode(1, len(PROMPT) + 1 + k).snapshot(depth, target) for k in range(3)]
     results = run_overlapped(bench.executor, first.prefill(1, 0, PROMPT, True), *steps)
     assert [result.written.tolist() for result in results] == [[], [False], [True], [False]]
 
