@@ -1,0 +1,65 @@
+"""What a replay is asked to do, checked once and passed to the drivers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from k3mem.errors import K3MemError
+
+if TYPE_CHECKING:
+    from k3mem.executors.cost import CostModel
+
+Progress = Callable[[int, int], None]
+"""Called by a driver now and then with (requests done, requests in all)."""
+
+
+class BadOption(K3MemError, ValueError):
+    """An option that cannot be, alone or beside the others. Drivers raise it for what only they can judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Options of `run_arrival` and `run_timed`. Raises BadOption naming the option."""
+
+    mode: Literal["arrival", "timed"] = "arrival"
+    """arrival: requests one after another in file order, no clock. timed: the scheduler on a virtual clock."""
+    loop: Literal["open", "closed"] = "closed"
+    """timed: open sends at the trace's arrivals; closed keeps `concurrency` streams busy, each turn following the
+    answer before it after its think time."""
+    concurrency: int = 32
+    """timed, closed loop: streams at a time."""
+    gap_cap: float | None = None
+    """timed: think times longer than this many seconds are cut to it."""
+    pool_bytes: int = 80 * 10**9
+    """Bytes for pages and states; 0 is unlimited."""
+    split: float | None = None
+    """Share of the pool kept for states, as two fixed pools; None: one arena for both."""
+    page_tokens: int = 64
+    policy: str = "lru"
+    """Name of the eviction policy; known to the drivers."""
+    cost: CostModel | None = None
+    """timed: None is the nominal model."""
+    limit: int | None = None
+    """Replay this many requests at most."""
+    seed: int = 0
+    fast_forward: bool = True
+    """timed: let one plan stand for identical decode steps. Reports do not depend on it."""
+
+    def __post_init__(self) -> None:
+        def need(ok: bool, what: str) -> None:
+            if not ok:
+                raise BadOption(what)
+
+        need(self.mode in ("arrival", "timed"), f"mode must be arrival or timed, got {self.mode!r}")
+        need(self.loop in ("open", "closed"), f"loop must be open or closed, got {self.loop!r}")
+        need(self.concurrency >= 1, f"concurrency must be >= 1, got {self.concurrency}")
+        need(self.gap_cap is None or self.gap_cap >= 0 and math.isfinite(self.gap_cap),
+             f"gap cap must be >= 0 seconds, got {self.gap_cap}")
+        need(self.pool_bytes >= 0, f"pool must be >= 0 bytes, got {self.pool_bytes}")
+        need(self.split is None or 0 < self.split < 1, f"split must be between 0 and 1, got {self.split}")
+        need(self.split is None or self.pool_bytes > 0, "split needs a pool of limited size")
+        need(1 <= self.page_tokens <= 512, f"page must be 1..512 tokens, got {self.page_tokens}")
+        need(self.limit is None or self.limit >= 1, f"limit must be >= 1, got {self.limit}")

@@ -1,0 +1,171 @@
+"""Reports and the collector that feeds them: definitions, saturation, sums."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from k3mem.replay import report
+from k3mem.replay.metrics import Collector
+from k3mem.replay.options import BadOption, ReplayOptions
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    return {"requests": 2, "input_tokens": 1000, "hit_tokens": 640, "unavoidable_tokens": 300,
+            "causes": {"never_seen": 300, "no_state": 58, "last_token": 2}, **changes}
+
+
+def text_of(data: dict[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    for table in report.tables(data):
+        console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_rates_and_causes() -> None:
+    got = report.build(stats())
+    assert (got["hit_rate"], got["recomputed_tokens"], got["amplification"]) == (0.64, 360, 1.2)
+    assert got["causes"] == {"never_seen": 300, "no_state": 58, "kv_evicted": 0, "off_grid": 0, "other_scope": 0,
+                             "last_token": 2}
+    assert set(got) >= {"requests", "unavoidable_tokens", "checkpoints", "moves", "retractions", "rejected",
+                        "overlapped_share", "peak_running", "wall_seconds", "answer_end_hit_share"}
+    assert "ttft" not in got
+    assert json.loads(report.to_json(got)) == got
+
+
+def test_causes_must_add_up() -> None:
+    with pytest.raises(ValueError, match="causes explain 359 tokens, 360 were computed"):
+        report.build(stats(causes={"never_seen": 359}))
+    with pytest.raises(ValueError, match="unknown causes of misses: bad_luck"):
+        report.build(stats(causes={"bad_luck": 360}))
+
+
+def test_empty_replay_has_no_rates() -> None:
+    got = report.build({"requests": 0, "input_tokens": 0, "hit_tokens": 0})
+    assert (got["hit_rate"], got["amplification"]) == (0.0, None)
+    assert "0.00%" in text_of(got)
+
+
+def test_further_keys_pass_through() -> None:
+    assert report.build(stats(trace="x.jsonl"))["trace"] == "x.jsonl"
+
+
+def test_distribution_interpolates() -> None:
+    got = report.distribution([float(n) for n in range(1, 102)])
+    assert got == {"count": 101, "mean": 51.0, "p50": 51.0, "p90": 91.0, "p95": 96.0, "p99": 100.0, "min": 1.0,
+                   "max": 101.0}
+    assert report.distribution([])["p50"] is None
+    assert report.distribution([])["count"] == 0
+
+
+def test_mean_over_a_step_function() -> None:
+    t, v = np.array([1.0, 2.0, 4.0]), np.array([3.0, 0.0, 6.0])
+    assert report.mean_over(t, v, 0.0, 5.0) == pytest.approx((3 + 6) / 5)
+    assert report.mean_over(t, v, 1.5, 2.5) == pytest.approx(1.5)
+    assert report.mean_over(t, v, 4.0, 6.0) == pytest.approx(6.0)
+    assert report.mean_over(t, v, 6.0, 8.0) == pytest.approx(6.0)
+    assert report.mean_over(t, v, 2.0, 2.0) == 0.0
+
+
+def test_saturation_open_loop_is_a_growing_queue() -> None:
+    t = np.arange(0.0, 90.0)
+    assert report.saturated_open(t, t, 0.0, 90.0)
+    assert not report.saturated_open(t, np.full(90, 50.0), 0.0, 90.0)
+    assert not report.saturated_open(t, np.minimum(t, 30.0), 0.0, 90.0)
+    assert not report.saturated_open(t, t % 2, 0.0, 90.0)
+
+
+def test_saturation_closed_loop_is_full_most_of_the_time() -> None:
+    t, running = np.array([0.0, 4.0]), np.array([8.0, 7.0])
+    waiting = np.array([1.0, 1.0])
+    assert report.saturated_closed(t, running, waiting, 0.0, 7.0, 8)
+    assert not report.saturated_closed(t, running, waiting, 0.0, 9.0, 8)
+    assert not report.saturated_closed(t, running, np.zeros(2), 0.0, 7.0, 8)
+
+
+def test_gap_closed() -> None:
+    assert report.gap_closed(0.6, 0.5, 0.9) == pytest.approx(0.25)
+    assert report.gap_closed(0.6, 0.5, 0.5) is None
+
+
+def collected() -> Collector:
+    c = Collector()
+    c.on_submit("a", 1.0, 100)
+    c.on_queue(1.0, 0, 1)
+    c.on_admit("a", 64, causes={"never_seen": 35, "last_token": 1}, kind="answer_end", unavoidable=30)
+    c.on_queue(1.0, 1, 0)
+    c.on_queue(1.5, 1, 0)
+    c.on_step(overlapped=False)
+    c.on_step(overlapped=True, count=3)
+    c.on_first_token("a", 3.0)
+    c.on_tokens("a", 1)
+    c.on_retract("a")
+    c.on_admit("a", 64, tokens=101)
+    c.on_first_token("a", 4.0)
+    c.on_tokens("a", 4)
+    c.on_finish("a", 5.0)
+    c.on_submit("b", 2.0, 50)
+    c.on_admit("b", 0, causes={"never_seen": 50}, unavoidable=50)
+    c.on_first_token("b", 6.0)
+    c.on_tokens("b", 1)
+    c.on_finish("b", 6.0)
+    c.on_submit("c", 2.5, 10**9)
+    c.on_reject("c")
+    c.on_checkpoint("prompt_end", 2)
+    c.on_evict(used=False)
+    c.on_evict(used=True)
+    c.on_moves(3, 300)
+    return c
+
+
+def test_collector_follows_the_definitions() -> None:
+    got = report.build(collected().stats() | {"cost": {"name": "n", "hash": "h"}})
+    assert (got["requests"], got["rejected"], got["retractions"]) == (2, 1, 1)
+    assert (got["input_tokens"], got["hit_tokens"], got["again_tokens"], got["output_tokens"]) == (150, 64, 37, 6)
+    assert got["unavoidable_tokens"] == 80
+    assert got["ttft"]["count"] == got["latency"]["count"] == 2
+    assert (got["ttft"]["min"], got["ttft"]["max"]) == (2.0, 4.0)
+    assert (got["latency"]["min"], got["latency"]["max"]) == (4.0, 4.0)
+    assert (got["itl"]["count"], got["itl"]["mean"]) == (1, 0.5)
+    assert got["checkpoints"] == {"created": {"prompt_end": 2}, "consumed": 1, "evicted_unused": 1}
+    assert got["moves"] == {"count": 3, "bytes": 300}
+    assert (got["overlapped_share"], got["answer_end_hit_share"], got["peak_running"]) == (0.75, 1.0, 1)
+    assert (got["virtual_seconds"], got["requests_per_second"]) == (5.0, 0.4)
+    assert got["saturated"] is False
+    text = text_of(got)
+    assert "64 (42.67%)" in text
+    assert "3,000.00" in text
+    assert "cost model n h" in text
+    assert "SATURATED" not in text
+
+
+def test_queue_keeps_changes_only() -> None:
+    c = collected()
+    assert c.queue_t.tolist() == [1.0]
+    assert (c.queue_running.tolist(), c.queue_waiting.tolist()) == ([1], [0])
+
+
+def test_collector_refuses_a_request_twice() -> None:
+    c = Collector()
+    c.on_submit(1, 0.0, 5)
+    with pytest.raises(ValueError, match="already open"):
+        c.on_submit(1, 0.0, 5)
+    with pytest.raises(ValueError, match="not open"):
+        c.on_retract(2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"mode": "fast"}, "mode"), ({"loop": "half"}, "loop"), ({"concurrency": 0}, "concurrency"),
+     ({"gap_cap": -1.0}, "gap cap"), ({"pool_bytes": -1}, "pool"), ({"split": 1.0}, "split"),
+     ({"split": 0.5, "pool_bytes": 0}, "limited"), ({"page_tokens": 513}, "page"), ({"limit": 0}, "limit")],
+)
+def test_bad_options_are_named(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
+        ReplayOptions(**changes)
