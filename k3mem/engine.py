@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -198,8 +199,8 @@ class Engine:
         return {
             **core.metrics.as_dict(),
             "running": core.lanes.running, "waiting": len(core.queue), "in_flight": len(core.flights),
-            "arena": core.cache.arena.usage()._asdict(),
-            "tree": core.cache.tree.counters(),
+            "arena": asdict(core.cache.arena.usage()),
+            "tree": core.cache.tree.counters()._asdict(),
         }
 
     def check(self) -> None:

@@ -272,6 +272,11 @@ int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out) {
     return 1;
 }
 
+int32_t k3_tree_next_class(const k3_tree *t) {
+    const heap *h = &t->heaps[EVICTABLE];
+    return h->n ? (int32_t)(heap_key(t, h->at[0]) >> 56) : NONE;
+}
+
 int k3_tree_cap(k3_tree *t, int32_t x, int32_t limit, uint32_t kinds, k3_evicted *out) {
     int rc = need_live(t, x);
     if (rc < 0) return rc;

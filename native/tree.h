@@ -113,6 +113,11 @@ void k3_tree_count(const k3_tree *t, k3_tree_counters *out);
 /* All KV nodes but roots, by node id, into arrays of counters.nodes entries each; returns how many. O(n). */
 int32_t k3_tree_walk(const k3_tree *t, int32_t *node, int32_t *depth, int32_t *state, int64_t *stamp, int32_t *scope);
 
+/* out[page id] = nodes that hold the page, for ids < n. O(pages). */
+void k3_tree_page_refs(const k3_tree *t, int32_t *out, int32_t n);
+/* Class of the entry that k3_tree_evict(t, -1, ..) would remove, or -1 if there is none. O(1). */
+int32_t k3_tree_next_class(const k3_tree *t);
+
 /* Every invariant; K3_E_CORRUPT with the table, node and value in k3_tree_error. O(n log n + tokens + pages). */
 int k3_tree_check(k3_tree *t);
 /* For tests: where a table lies. Node fields by name (one word a node), "roots", "evictable", "ghosts" (the heaps),

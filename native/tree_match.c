@@ -146,3 +146,13 @@ int32_t k3_tree_walk(const k3_tree *t, int32_t *id, int32_t *depth, int32_t *sta
     }
     return k;
 }
+
+void k3_tree_page_refs(const k3_tree *t, int32_t *out, int32_t n) {
+    memset(out, 0, (size_t)n * sizeof *out);
+    for (int32_t x = 0; x < t->top; x++) {
+        const node *k = &t->nodes[x];
+        if (!(k->flags & LIVE) || !kv_bit(k) || k->flags & ROOT) continue;
+        for (int32_t i = 0; i < pages_of(t, k->len); i++)
+            if (k->pages[i] >= 0 && k->pages[i] < n) out[k->pages[i]]++;
+    }
+}

@@ -241,6 +241,18 @@ class Tree:
         )
         return Walk(node[:n], depth[:n], state[:n], stamp[:n], scope[:n])
 
+    def page_refs(self, count: int) -> Int32:
+        """int32[count]: how many nodes hold each page id below `count`. O(pages)."""
+        out = np.empty(count, np.int32)
+        lib.k3_tree_page_refs(self._t, _VIEW("int32_t[]", out), count)
+        return out
+
+    def next_class(self) -> int | None:
+        """Class of the entry that `evict()` would remove (0: KV without a checkpoint, or what the policy puts
+        first); None if there is none. O(1)."""
+        found = int(lib.k3_tree_next_class(self._t))
+        return None if found < 0 else found
+
     # -- use
 
     def touch(self, node: NodeId) -> None:

@@ -126,7 +126,7 @@ def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, stat
     )
     core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)
     decode.set_touched(core, seat, shared)
-    b.lane_pages.append((lane, 0, held))
+    b.lane_pages.append((lane, 0, held[:shared]))
     return seat
 
 
@@ -145,6 +145,7 @@ def _tell_device(core: Core, b: Builder, seat: Seated, found: Match, in_place: b
     if rows:
         source = int(core.cache.tree.pages(found.node)[-1])
         b.copies.append((source, int(seat.pages[seat.owned]), rows))
+        b.lane_pages.append((seat.lane, seat.owned, seat.pages[seat.owned : seat.owned + 1].copy()))
         decode.set_touched(core, seat, seat.owned + 1)
 
 

@@ -108,6 +108,16 @@ class Cache:
             fit = self.arena.fits(pages, states)
         return fit
 
+    def cheap_room(self, pages: int, states: int) -> Fit:
+        """`room`, but only what the policy puts first goes: KV without a checkpoint, superseded checkpoints."""
+        fit = self.arena.fits(pages, states)
+        while fit == Fit.NO and self.tree.next_class() == 0:
+            victim = self.tree.evict()
+            assert victim is not None
+            self.discard(victim)
+            fit = self.arena.fits(pages, states)
+        return fit
+
     def discard(self, victim: Evicted) -> None:
         """Give back what the tree let go."""
         if len(victim.pages):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from k3mem.pool import Fit
+from k3mem.pool import ExtraBuffer
 from k3mem.sched import room
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
@@ -102,7 +104,6 @@ def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
     seat.pages[first:count] = pages
     seat.page_count = count
     core.lanes.covered[seat.lane] = count * core.span
-    b.lane_pages.append((seat.lane, first, pages))
 
     def back() -> None:
         seat.page_count = first
@@ -118,16 +119,17 @@ def touch_decode(core: Core, b: Builder, chosen: Int32, ends: Int32) -> None:
     fresh = core.lanes.touched[chosen] <= last
     for i in np.flatnonzero(fresh).tolist():
         seat = core.lanes.seat(int(chosen[i]))
-        touch(core, b, seat, seat.touched, int(last[i]) + 1)
+        touch(core, b, seat, int(last[i]) + 1)
 
 
-def touch(core: Core, b: Builder, seat: Seated, first: int, end: int, whole: tuple[int, int] = (0, 0)) -> None:
-    """Pages [seat.touched, end) are written for the first time: zero those from `first` on that the row does not
-    overwrite whole (`whole`: page range that it does)."""
+def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int] = (0, 0)) -> None:
+    """Pages [seat.touched, end) are written for the first time: hand them to the lane, and zero those that the row
+    does not overwrite whole (`whole`: page range that it does)."""
     before = seat.touched
     if end <= before:
         return
-    index = np.arange(max(before, first), end)
+    b.lane_pages.append((seat.lane, before, seat.pages[before:end].copy()))
+    index = np.arange(before, end)
     index = index[(index < whole[0]) | (index >= whole[1])]
     if len(index):
         b.zero_pages.append(seat.pages[index])
@@ -152,18 +154,18 @@ def add_snapshots(core: Core, b: Builder) -> None:
         if depth is None or not starts[row] < depth <= starts[row] + windows[row] or depth <= seat.node_depth:
             continue
         if extra.pending is None:
-            target = room.take_state(core, b, evict=False)
+            target = room.take_state(core, b, room.Evict.CHEAP)
             if target is None:
                 core.metrics.skipped_snapshots += 1
                 continue
             extra.begin(target, depth)
-            b.journal.append(lambda extra=extra: _forget(extra))
+            b.journal.append(_missed(extra))
         if extra.pending is not None:
             b.snapshots.append(Snapshot(row, seat, depth, extra.pending))
 
 
-def _forget(extra: object) -> None:
-    extra.missed()  # type: ignore[attr-defined]
+def _missed(extra: ExtraBuffer) -> Callable[[], None]:
+    def undo() -> None:
+        extra.missed()
 
-
-__all__ = ["Fit", "add_rows", "add_snapshots", "give", "touch"]
+    return undo

@@ -53,7 +53,7 @@ def _meeting(core: Core, b: Builder, leader: Seated, tokens: Int32, found: Match
         return depth
     if len(leader.slots) >= MAX_SLOTS:
         return None
-    target = room.take_state(core, b, evict=False)
+    target = room.take_state(core, b, room.Evict.CHEAP)
     if target is None:
         return None
     new = depth not in leader.anchors

@@ -77,7 +77,7 @@ def _cover(core: Core, b: Builder, steps: int) -> int:
         pages[:] = 0
     if pages.any():
         order = _boundaries(core, b, pages, free)
-        got = room.take(core, b, len(order), 0, evict=False)
+        got = room.take(core, b, len(order), 0, room.Evict.NOTHING)
         assert got is not None
         for i in np.flatnonzero(pages).tolist():
             decode.give(core, b, lanes.seat(int(chosen[i])), got[0][order == i])

@@ -10,6 +10,10 @@ from k3mem.sched.decode import touch
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Phase
 
+ALL, CHEAP = room.Evict.ALL, room.Evict.CHEAP
+MINOR = (Kind.CHUNK_END, Kind.INTERVAL)
+"""Kinds for which no useful checkpoint is evicted."""
+
 
 def budget_left(core: Core, b: Builder) -> int:
     """Tokens that this plan may still compute."""
@@ -33,7 +37,7 @@ def add_chunk(core: Core, b: Builder, seat: Seated) -> bool:
         return False
     span = core.span
     whole = (-(-start // span), end // span)
-    touch(core, b, seat, start // span, -(-end // span), whole)
+    touch(core, b, seat, -(-end // span), whole)
     b.prefill.append(PrefillRow(seat, start, end))
     return True
 
@@ -67,7 +71,7 @@ def add_targets(core: Core, b: Builder) -> None:
         if target is not None:
             b.journal.append(lambda s=seat, d=depth, t=target: s.slots.__setitem__(d, t))
         else:
-            target = room.take_state(core, b, evict=kind not in (Kind.CHUNK_END, Kind.INTERVAL))
+            target = room.take_state(core, b, CHEAP if kind in MINOR else ALL)
         if target is None:
             core.metrics.skipped_snapshots += 1
             continue

@@ -217,7 +217,7 @@ class Scheduler:
                 lane=lane, generation=seat.generation, scope=core.cache.digest(job.scope), state=seat.state,
                 depth=depth, prompt=job.prompt, limit=job.limit, last_token=last, sampling=job.request.sampling,
             ))
-            b.lane_pages.append((lane, 0, seat.pages[: seat.page_count]))
+            b.lane_pages.append((lane, 0, seat.pages[: seat.touched].copy()))
 
     def check(self) -> None:
         """Every invariant of cache, lanes and their meeting. Raises Corrupted. O(everything)."""
@@ -241,10 +241,11 @@ def _check_owners(core: Core) -> None:
         raise Corrupted(f"page {page} has {held[page]} references, but its owners hold {refs[page]}")
     states = [int(s.state) for s in seats if s.state >= 0]
     states += [int(t) for s in seats for t in s.slots.values()]
-    states += [int(t) for s in seats for t in s.extra.owned()]
+    states += [int(t) for s in seats for t in (s.extra.latest, s.extra.pending) if t is not None]
     if core.open is not None:
         states += [int(t) for r in core.open.prefill for _, t, _ in r.targets]
-    states += tree.states().tolist()
+    held_states = tree.walk().state
+    states += held_states[held_states >= 0].tolist()
     if len(set(states)) != len(states):
         twice = next(s for s in states if states.count(s) > 1)
         raise Corrupted(f"state {twice} has two owners")
