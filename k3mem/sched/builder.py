@@ -13,7 +13,7 @@ import numpy as np
 from k3mem.plan import Plan, Row, Seat
 from k3mem.radix import Kind
 from k3mem.sched.job import Seated
-from k3mem.types import Int32, StateId
+from k3mem.types import Bool, Int32, StateId
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -51,6 +51,8 @@ class Builder:
         self.repeat = 1
         self.moves: list[Int32] = []
         self.batches = 0
+        self.fresh: tuple[list[Int32], list[Int32]] = ([], [])
+        """Page and state ids handed out in this plan: nothing of theirs is worth moving yet."""
         self.seats: list[Seat] = []
         self.lane_pages: list[tuple[int, int, Int32]] = []
         self.zero_pages: list[Int32] = []
@@ -70,12 +72,16 @@ class Builder:
         self.journal: list[Callable[[], None]] = []
 
     def move(self, moves: Int32) -> None:
-        """Append moves; their batches come after all earlier ones."""
+        """Append one batch of moves, to run after all earlier ones."""
         if len(moves):
             moves = moves.copy()
             moves[:, 0] += self.batches
-            self.batches = int(moves[-1, 0]) + 1
+            self.batches += 1
             self.moves.append(moves)
+
+    def is_fresh(self, kind: int, ids: Int32) -> Bool:
+        """Which of these ids were handed out in this plan. O(n log n)."""
+        return np.isin(ids, np.concatenate(self.fresh[kind])) if self.fresh[kind] else np.zeros(len(ids), np.bool_)
 
     def undo(self) -> None:
         """Run the journal backwards."""

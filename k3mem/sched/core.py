@@ -111,18 +111,23 @@ class Core:
         return self.shape.page_span
 
     def moves(self, b: Builder, moves: Int32) -> None:
-        """Put moves into the plan and journal them."""
+        """Put one batch of moves into the plan and journal it. Entries handed out in this very plan only change
+        their place: nothing has been written to them yet."""
         if not len(moves):
             return
         arena = self.cache.arena
-        sizes = np.where(moves[:, 1] == 0, self.shape.page_bytes, self.shape.state_bytes)
-        total = int(sizes.sum())
+        b.journal.append(lambda: arena.undo(_still_there(self, moves)))
+        stale = np.zeros(len(moves), np.bool_)
+        for kind in (PAGE, STATE):
+            of_kind = moves[:, 1] == kind
+            stale[of_kind] = b.is_fresh(kind, arena.ids_at(kind, moves[of_kind, 3]))
+        real = moves[~stale]
+        b.move(real)
+        total = int(np.where(real[:, 1] == PAGE, self.shape.page_bytes, self.shape.state_bytes).sum())
         self.move_left -= total
-        self.metrics.move_count += len(moves)
+        self.metrics.move_count += len(real)
         self.metrics.move_bytes += total
-        self.metrics.events["move"] += len(moves)
-        b.move(moves)
-        b.journal.append(lambda: arena.undo(_still_there(core=self, moves=moves)))
+        self.metrics.events["move"] += len(real)
 
 
 def _still_there(core: Core, moves: Int32) -> Int32:

@@ -64,9 +64,10 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
     keep = np.ones(len(chosen), np.bool_)
     short = np.flatnonzero(ends > lanes.covered[chosen])
     if len(short):
-        order = sorted(short.tolist(), key=lambda i: lanes.seat(int(chosen[i])).rank)
+        seats = [lanes.seat(lane) for lane in chosen.tolist()]
+        order = sorted(short.tolist(), key=lambda i: seats[i].rank)
         for at, i in enumerate(order):
-            seat = lanes.seat(int(chosen[i]))
+            seat = seats[i]
             if seat.end is not None:
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
@@ -78,7 +79,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                     keep[j] = False
                 break
             give(core, b, seat, got[0])
-        keep &= np.array([lanes.seat(lane).end is None if lanes.seats[lane] else False for lane in chosen.tolist()])
+        keep &= np.array([seat.end is None for seat in seats])
     touch_decode(core, b, chosen[keep], ends[keep])
     return keep
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from k3mem.pool import Fit
+from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
 from k3mem.types import Int32, StateId
@@ -33,6 +33,8 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
     if got is None:
         return None
     page_ids, state_ids = got
+    b.fresh[PAGE].append(page_ids)
+    b.fresh[STATE].append(state_ids)
 
     def give_back() -> None:
         if pages:
