@@ -65,6 +65,19 @@ def test_mooncake_of_a_smaller_block_keeps_what_is_shared(small, tmp_path):
         assert _shared(a, b) // 8 == _shared(c, d) // 8
 
 
+def test_forks_of_forks_keep_their_parents(write, tmp_path):
+    def chat(name: int, parent: int, ids: list[int]) -> dict:
+        return {"chat_id": name, "parent_chat_id": parent, "timestamp": name, "input_length": 16 * len(ids) - 3,
+                "output_length": 3, "hash_ids": ids}  # fmt: skip
+
+    trace = load(write("b.jsonl", chat(1, -1, [1]), chat(2, 1, [2, 3]), chat(3, 1, [2, 4]), chat(4, 3, [2, 5, 6]),
+                       chat(5, 3, [2, 5, 7]), chat(6, 5, [2, 5, 8, 9])))
+    convert(trace, tmp_path / "x.jsonl", "arrivals")
+    back = load(tmp_path / "x.jsonl")
+    assert_equal(trace, back)
+    assert [turn.parent for turn in back.turns] == [turn.parent for turn in trace.turns] == [None, None, 0, 0, 2, 2]
+
+
 def _shared(a: np.ndarray, b: np.ndarray) -> int:
     size = min(len(a), len(b))
     differ = np.flatnonzero(a[:size] != b[:size])

@@ -85,6 +85,11 @@ def test_streams_parents_and_facts(write):
     assert trace.has_arrivals and trace.has_sessions
 
 
+def test_a_negative_gap_means_no_wait(write):
+    path = write("t.jsonl", HEADER, row("a", 0, 4, 1, 0, [[1, 1]]), row("a", 1, 4, 1, 1, [], think=-2.5))
+    assert load(path).turns[1].think == 0.0
+
+
 def test_arrival_order_is_stable_and_by_time(write):
     path = write("t.jsonl", HEADER, row("a", 0, 4, 1, 0, [[1, 1]], t=5), row("b", 0, 4, 1, 0, [[1, 1]], t=1),
                  row("c", 0, 4, 1, 0, [[1, 1]], t=5))
@@ -149,11 +154,13 @@ BAD = [
     (row("a", 1, 8, 1, 1, [[2, 2**40]]), f"keep and new give {2**40 + 1} blocks, but 8 tokens have 2 of 4"),
     (row("a", 1, 0, 1, 0, []), "input of 0 tokens: a request has at least one"),
     (row("a", 1, 2**31, 1, 1, [[2, 1]]), f"input + output = {2**31 + 1} tokens do not fit 32 bits"),
+    (row("a", 1, 8, 1, 1, [[2, 1]], st=1, parent=7), "keeps 1 blocks, but the previous row of its stream has 0"),
+    (row("a", 0, 4, 1, 0, [[2, 1]], st=1, parent=7), "parent is row 7, which no earlier line has"),
     (row("a", 1, 8, 1, 1, [[2, 1]], tail=3), "tail, but 8 tokens end with a whole block"),
 ]
 
 
-@pytest.mark.parametrize(("line", "reason"), BAD, ids=[reason[:30] for _, reason in BAD])
+@pytest.mark.parametrize(("line", "reason"), BAD, ids=range(len(BAD)))
 def test_a_bad_row_names_file_line_and_reason(write, line, reason):
     path = write("t.jsonl", HEADER, row("a", 0, 4, 1, 0, [[1, 1]]), line, row("b", 0, 4, 1, 0, [[1, 1]]))
     with pytest.raises(BadTrace) as caught:

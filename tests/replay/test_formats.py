@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from k3mem.errors import K3MemError
-from k3mem.replay.formats import tracelab  # noqa: F401  (importable on its own)
 from k3mem.replay.trace import BadTrace, load
 
 
@@ -132,8 +131,9 @@ def test_messages_with_text_need_a_tokenizer(write):
 
 def test_a_session_over_several_lines_is_one_document(write):
     record = {"messages": [message("user", [1]), message("assistant", [2])], "info": {}}
-    trace = load(write("x.traj.json", json.dumps(record, indent=2)))
-    assert trace.format == "messages" and len(trace.turns) == 1
+    for indent in (0, 2):
+        trace = load(write("x.traj.json", json.dumps(record, indent=indent)))
+        assert trace.format == "messages" and len(trace.turns) == 1
 
 
 def test_messages_that_are_wrong(write):
