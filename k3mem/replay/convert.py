@@ -88,7 +88,8 @@ def _arrivals(trace: Trace) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {} if turn.arrival is None else {"t": turn.arrival}
         row |= {"s": turn.session, "st": int(turn.sub), "n": turn.n, "in": turn.input, "out": turn.output}
         if turn.parent is not None:
-            row["pt"] = trace.turns[turn.parent].n
+            parent = trace.turns[turn.parent]
+            row |= {"pt": parent.n} if parent.stream == f"{turn.session}/0" else {"parent": parent.index}
         row |= _common(turn) | {"keep": turn.keep, "new": runs(turn.blocks[turn.keep :])}
         yield row if turn.tail is None else row | {"tail": turn.tail}
 

@@ -27,11 +27,11 @@ class Traffic:
     """What sessions are like. Lengths in tokens, before `scale`; times in seconds. Lognormals as (median, sigma)."""
 
     turns: tuple[float, float] = (40, 0.7)
-    start: tuple[float, float] = (24_000, 0.5)
+    start: tuple[float, float] = (30_000, 0.5)
     """The first prompt's own part, after the tool definitions."""
-    peak: tuple[float, float] = (160_000, 0.35)
+    peak: tuple[float, float] = (198_000, 0.35)
     """Where the input would be after the last turn without compaction."""
-    window: int = 200_000
+    window: int = 230_000
     """An input that would pass this is compacted first."""
     tools: tuple[int, ...] = (12_439, 12_597, 9_292, 12_974)
     """Tool definitions: one variant for each entry."""
@@ -40,8 +40,8 @@ class Traffic:
     human_gap: tuple[float, float] = (210, 1.2)
     end_turn: float = 0.06
     """Share of turns after which a human speaks."""
-    leaves: float = 0.03
-    """Share of turns that leave the path: an edit, or a compaction."""
+    leaves: float = 0.02
+    """Share of turns that edit history; compactions (see `window`) make it about 0.03 in all."""
     spawns: float = 0.02
     """Share of tool calls that start a sub-agent."""
     sub_turns: tuple[float, float] = (6, 0.5)

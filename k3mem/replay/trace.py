@@ -56,7 +56,8 @@ class Turn:
     arrival: float | None
     """On a clock common to the whole trace; None where the file has none."""
     think: float
-    """Client time between the previous response of the stream and this request; 0.0 where unknown."""
+    """Client time between the previous response of the stream and this request, >= 0; 0.0 where unknown. Where the
+    file records no server times (k3trace, messages), the time between the two requests."""
     api: float | None
     """Server time that the file recorded for this request."""
     input: int

@@ -93,7 +93,7 @@ def _block(format: Format, head: dict[str, Any], asked: int | None, path: str) -
     stated = head.get(format.block_field)
     if stated is None:
         return asked or format.block
-    if not isinstance(stated, int) or not 1 <= stated < ID_LIMIT:
+    if not isinstance(stated, int) or isinstance(stated, bool) or not 1 <= stated < ID_LIMIT:
         raise BadTrace(path, 1, f"`{format.block_field}` is {stated!r}: expected tokens a block")
     return stated
 

@@ -8,16 +8,13 @@ starts a stream of its own, whose `parent` is that request. `branches` repeats `
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from k3mem.replay.formats.base import Format, Reject, Source, seconds
+from k3mem.replay.formats.base import Count, Format, Reject, Source, Time, seconds
 from k3mem.replay.formats.build import Builder, Facts
 from k3mem.replay.formats.forks import Forks
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Row(msgspec.Struct):
@@ -26,9 +23,9 @@ class Row(msgspec.Struct):
     output_length: Count
     hash_ids: list[int]
     session_id: str | None = None
-    timestamp: Milliseconds | None = None
-    delay: Milliseconds | None = None
-    tool_wait_ms: Milliseconds | None = None
+    timestamp: Time | None = None
+    delay: Time | None = None
+    tool_wait_ms: Time | None = None
     wait_for: list[str] = []
 
 
@@ -38,13 +35,13 @@ def _matches(head: dict[str, Any]) -> bool:
 
 def _read(source: Source, builder: Builder) -> None:
     forks = Forks()
-    dropped: set[str] = set()
     for number, row in source.rows(Row):
         try:
             if row.request_id in forks:
                 raise Reject(f"request_id {row.request_id!r} stands on an earlier line")
             for name in row.wait_for:
-                if name not in forks and name not in dropped and not source.problems:
+                # Once rows were dropped, the one waited for may be among them.
+                if name not in forks and not source.problems:
                     raise Reject(f"waits for {name!r}, which no earlier line has")
             after = next((name for name in reversed(row.wait_for) if name in forks), None)
             seat = forks.seat(row.request_id, after, row.session_id)
@@ -53,7 +50,6 @@ def _read(source: Source, builder: Builder) -> None:
                                     Facts(arrival=seconds(row.timestamp), think=think, parent=seat.parent))
             forks.take(row.request_id, after, seat, turn.index)
         except Reject as error:
-            dropped.add(row.request_id)
             source.bad(number, str(error))
 
 

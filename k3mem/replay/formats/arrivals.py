@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from k3mem.replay.formats import delta
-from k3mem.replay.formats.base import Format, Source
+from k3mem.replay.formats.base import Count, Format, Reject, Source, Time
 from k3mem.replay.formats.build import Builder, Facts
 
 
 class Row(delta.Row, kw_only=True):
-    keep: delta.Count
-    t: delta.Seconds | None = None
+    keep: Count
+    t: Time | None = None
+    parent: Count | None = None
+    """Row (from 0) after which the stream was spawned, where `pt` cannot say it (an extension)."""
 
 
 def _matches(head: dict[str, Any]) -> bool:
@@ -23,8 +25,10 @@ def _read(source: Source, builder: Builder) -> None:
         return builder.intern(None, delta.runs(row.new))
 
     def facts(row: Row) -> Facts:
-        parent = None
-        if row.st and row.pt is None:
+        parent = row.parent
+        if parent is not None and parent >= len(builder.turns):
+            raise Reject(f"parent is row {parent}, which no earlier line has")
+        if row.st and row.pt is None and parent is None:
             # The file does not say where a sub-agent was spawned; the main stream's last turn so far was the spawner.
             main = builder.last(str(row.s))
             parent = main.index if main is not None else None

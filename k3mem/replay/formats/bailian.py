@@ -6,15 +6,13 @@ of its own, whose `parent` is the chat it continues.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from k3mem.replay.formats.base import Format, Reject, Source
+from k3mem.replay.formats.base import Count, Format, Reject, Source, Time
 from k3mem.replay.formats.build import Builder, Facts
 from k3mem.replay.formats.forks import Forks
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Row(msgspec.Struct):
@@ -23,7 +21,7 @@ class Row(msgspec.Struct):
     output_length: Count
     hash_ids: list[int]
     parent_chat_id: int | str = -1
-    timestamp: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    timestamp: Time | None = None
 
 
 def _matches(head: dict[str, Any]) -> bool:

@@ -8,13 +8,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Annotated, Any, TypeVar, cast
 
 import msgspec
 
 from k3mem.replay.trace import BadTrace, Tokenizer
 
 T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Time = Annotated[float, msgspec.Meta(ge=0)]
+"""Seconds or milliseconds, as the format has them."""
 
 HEAD_LINES = 50
 """Lines among which the first well-formed one tells the format."""
@@ -102,19 +105,27 @@ class Source:
             record, why = as_object(line)
             if record is not None:
                 return record
-            if not first:
-                first, reason = line, why
-        if first.lstrip()[:1] in (b"{", b"["):
-            self._whole = True
-            for _, text in self.lines():
-                record, _ = as_object(text)
-                if record is not None:
-                    return record
-            self._whole = False
+            if first:
+                continue
+            first, reason = line, why
+            if (record := self._document(first)) is not None:
+                return record
         if first.startswith(b"TIMESTAMP,ContextTokens"):
             reason = ("an Azure CSV gives lengths and times but no token or block ids, "
                       "so it says nothing about prefixes; convert it to a format that has ids")
         raise BadTrace(self.path, 1 if first else 0, reason)
+
+    def _document(self, first: bytes) -> dict[str, Any] | None:
+        """The whole file, if its first line only opens one JSON object; lines then yields it as one."""
+        if not first.lstrip().startswith(b"{"):
+            return None
+        self._whole = True
+        for _, text in self.lines():
+            record, _ = as_object(text)
+            if record is not None:
+                return record
+        self._whole = False
+        return None
 
     def _open(self) -> IO[bytes]:
         with open(self.path, "rb") as file:

@@ -30,6 +30,7 @@ class Facts:
     n: int | None = None
     arrival: float | None = None
     think: float | None = None
+    """Negative where requests of one client overlap: no wait."""
     api: float | None = None
     stop: str | None = None
     reply: Int32 | None = None
@@ -184,7 +185,7 @@ class Builder:
         return self.add(session, sub, input, output, keep, ids[keep:], facts, tail=tail)
 
     def _note(self, turn: Turn, stream: _Stream, facts: Facts) -> None:
-        turn.arrival, turn.think, turn.api = facts.arrival, facts.think or 0.0, facts.api
+        turn.arrival, turn.think, turn.api = facts.arrival, max(0.0, facts.think or 0.0), facts.api
         turn.stop = facts.stop or ""
         turn._reply = facts.reply if facts.reply is not None and len(facts.reply) else None
         if stream.parent is None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from k3mem.replay.formats.base import Reject, Source, as_object
+from k3mem.replay.formats.base import Count, Reject, Source, Time, as_object
 from k3mem.replay.formats.build import Builder, Facts
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -25,8 +22,8 @@ class Row(msgspec.Struct, kw_only=True):
     st: Count = 0
     pt: Count | None = None
     stop: str | None = None
-    api: Seconds | None = None
-    think: Seconds | None = None
+    api: Time | None = None
+    think: float | None = None
     tail: int | None = None
     """Id of the partial block at the prompt's end (an extension; the real files have none)."""
 

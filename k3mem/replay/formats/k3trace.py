@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from k3mem.replay.formats import delta
-from k3mem.replay.formats.base import Format, Source
+from k3mem.replay.formats.base import Count, Format, Source
 from k3mem.replay.formats.build import Builder, Facts
 
 
 class Row(delta.Row, kw_only=True):
-    keep: delta.Count
-    gap: delta.Seconds | None = None
+    keep: Count
+    gap: float | None = None
 
 
 def _matches(head: dict[str, Any]) -> bool:

@@ -74,8 +74,7 @@ def _add(builder: Builder, name: str, messages: list[Message], ids: list[Int32],
         if message.role == "assistant":
             length = builder.length(name) or 0
             think = message.time - before if message.time is not None and before is not None else None
-            facts = Facts(arrival=message.time, think=think if think and think > 0 else None, reply=own,
-                          stop=message.finish_reason)
+            facts = Facts(arrival=message.time, think=think, reply=own, stop=message.finish_reason)
             before = message.time
             builder.add(name, 0, start, len(own), length, whole[length:start], facts)
         start += len(own)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from k3mem.replay.formats.base import Format, Reject, Source, seconds
+from k3mem.replay.formats.base import Count, Format, Reject, Source, Time, seconds
 from k3mem.replay.formats.build import Builder, Facts
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Row(msgspec.Struct):
     input_length: Count
     output_length: Count
     hash_ids: list[int]
-    timestamp: Milliseconds | None = None
+    timestamp: Time | None = None
 
 
 def _matches(head: dict[str, Any]) -> bool:

@@ -7,31 +7,28 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from k3mem.replay.formats.base import Format, Reject, Source
+from k3mem.replay.formats.base import Count, Format, Reject, Source, Time
 from k3mem.replay.formats.build import ID_LIMIT, Builder, Facts
 from k3mem.replay.trace import Tokenizer
 from k3mem.types import Int32
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Row(msgspec.Struct):
     prompt: list[int] | str
     output: list[int] | str | None = None
     output_len: Count | None = None
-    timestamp: Seconds | None = None
+    timestamp: Time | None = None
     session: str | int | None = None
     session_id: str | int | None = None
     stream: str | int = "0"
     n: Count | None = None
-    think: Seconds | None = None
-    api: Seconds | None = None
+    think: float | None = None
+    api: Time | None = None
     stop: str | None = None
 
 

@@ -7,15 +7,13 @@ lower bound, since a provider's cache also forgets. Sessions share nothing, sinc
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from k3mem.replay.formats.base import Format, Reject, Source
+from k3mem.replay.formats.base import Count, Format, Reject, Source
 from k3mem.replay.formats.build import Builder, Facts
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Event(msgspec.Struct):
@@ -45,7 +43,7 @@ def _read(source: Source, builder: Builder) -> None:
             times = [event.timestamp.timestamp() for event in row.timing_events]
             start = min(times, default=None)
             before = ended.get(row.session_id)
-            think = max(0.0, start - before) if start is not None and before is not None else None
+            think = start - before if start is not None and before is not None else None
             keep = min(row.prefix_tokens, builder.length(row.session_id) or 0)
             fresh = builder.intern(None, [len(builder.turns)])[0]
             new = np.full(row.input_tokens_total - keep, fresh, np.int32)

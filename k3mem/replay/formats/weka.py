@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 
 from k3mem.replay.formats import delta
-from k3mem.replay.formats.base import Format, Source
+from k3mem.replay.formats.base import Count, Format, Source
 from k3mem.replay.formats.build import Builder, Facts
 from k3mem.replay.trace import BadTrace
 
 
 class Row(delta.Row, kw_only=True):
-    lcp: delta.Count
+    lcp: Count
 
 
 class Meta(msgspec.Struct):
     id: str | int
-    tool_tokens: delta.Count = 0
+    tool_tokens: Count = 0
 
 
 def tool_tokens(path: str) -> dict[str, int]:

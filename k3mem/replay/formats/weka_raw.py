@@ -10,12 +10,9 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from k3mem.replay.formats.base import Format, Reject, Source
+from k3mem.replay.formats.base import Count, Format, Reject, Source, Time
 from k3mem.replay.formats.build import Builder, Facts
 from k3mem.replay.formats.weka import intern_local
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Request(msgspec.Struct):
@@ -24,8 +21,8 @@ class Request(msgspec.Struct):
     out: Count = 0
     hash_ids: list[int] = []
     stop: str | None = None
-    api_time: Seconds | None = None
-    think_time: Seconds | None = None
+    api_time: Time | None = None
+    think_time: float | None = None
     requests: list[Request] = []
 
 
