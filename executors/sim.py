@@ -15,8 +15,8 @@ import numpy as np
 
 from k3mem.executor import Capabilities, Layout, Ticket
 from k3mem.executors.cost import CostModel, nominal
-from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, PROMPT, Lanes, budget
-from k3mem.plan import PAGE, Plan, Result, Row
+from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, LIMIT, PROMPT, Lanes, budget
+from k3mem.plan import PAGE, Done, Plan, Result, Row
 from k3mem.types import Bool, Float64, Int32, Int64, UInt8
 
 HISTORY = 64
@@ -277,6 +277,9 @@ class SimExecutor:
         self._lanes.table[lane, DEPTH] = end
         if not plan.sample[i]:
             return []
+        if end >= row[LIMIT]:
+            self._lanes.table[lane, DONE] = int(Done.LENGTH)
+            return []
         token = self._lanes.token(lane, end, int(plan.tokens[high - 1]))
         self._lanes.table[lane, LAST] = token
         self._lanes.table[lane, DONE] = self._lanes.ends(lane, token, end + 1)
@@ -297,7 +300,7 @@ class SimExecutor:
         work.verify_tokens += window
         work.context_sum += depth
         out: list[int] = []
-        done = int(row[DONE])
+        done = int(row[DONE]) or (int(Done.LENGTH) if depth + 1 >= row[LIMIT] else 0)
         while not done and len(out) < window and out == drafts[: len(out)]:
             last = self._lanes.token(lane, depth + len(out) + 1, last)
             out.append(last)

@@ -160,6 +160,15 @@ def test_verify_is_clipped_at_limit_and_stop() -> None:
         assert run(executor, verify(0, 9, [1])).accepted.tolist() == [0]
 
 
+@pytest.mark.parametrize("row", [decode(0, 4), verify(0, 4, [1]), prefill(0, 4, [1])])
+@pytest.mark.parametrize("hashed", [False, True])
+def test_lane_seated_at_its_limit_commits_nothing(row: tuple[Any, ...], hashed: bool) -> None:
+    executor = sim()
+    run(executor, seats=(seat(0, depth=4, last=1, limit=5, script=None if hashed else [1, 2, 3]),))
+    got = run(executor, row)
+    assert (got.accepted.tolist(), got.done.tolist()) == ([0], [Done.LENGTH])
+
+
 def test_mixed_rows_keep_their_order() -> None:
     executor = sim()
     scripts = [[100 * lane + i for i in range(20)] for lane in range(5)]
