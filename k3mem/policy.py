@@ -1,0 +1,58 @@
+"""What an operator may choose. Policy is an object passed in; the core compares no strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from k3mem.radix.policy import EvictionPolicy, Lru
+
+DEFAULT_INTERVAL = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Choices of the scheduler and the cache. Sizes in tokens unless said otherwise; raises ValueError."""
+
+    token_budget: int = 8192
+    """Tokens a step computes over all rows, decode and verify rows first."""
+    max_running: int = 256
+    steps_in_flight: int = 1
+    """D: steps launched and not yet committed when the next one is planned."""
+    caching: bool = True
+    """False: no match, no checkpoint, nothing is published."""
+    eviction: EvictionPolicy = field(default_factory=Lru)
+    split: float | None = None
+    """None: one arena. Else two fixed pools, this share of the bytes for states."""
+    eager: bool = False
+    """Close holes as soon as they appear, not when the other kind needs the bytes."""
+    move_budget: int = 4 << 30
+    """Bytes that one step may move."""
+    chunk_ends: bool = True
+    """Checkpoint where a prefill chunk ends (superseded by the next one: first to be evicted)."""
+    prompt_ends: bool = True
+    branches: bool = True
+    answer_ends: bool = True
+    interval: int | None = None
+    """Also checkpoint every so many tokens, rounded up to the grid, in prefill and in decode. Off by default;
+    `DEFAULT_INTERVAL` is a good value where prompts fork at unknown places."""
+    path_cap: int | None = None
+    """At most so many checkpoints on one path beside forks, tails and locked ones."""
+    ghost_tokens: int | None = 1 << 28
+    """Tokens of evicted paths to remember; None for no limit."""
+    deterministic: bool = False
+    """Grid depths only: at a request's end the last snapshot on the grid is donated, not the working state."""
+    follow: bool = True
+    """One prefill for many: a request waits for a running one that computes its prefix anyway."""
+
+    def __post_init__(self) -> None:
+        for name in ("token_budget", "max_running", "move_budget"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"policy: {name} must be >= 1, got {getattr(self, name)}")
+        if self.steps_in_flight < 0:
+            raise ValueError(f"policy: steps_in_flight must be >= 0, got {self.steps_in_flight}")
+        if self.split is not None and not 0.0 < self.split < 1.0:
+            raise ValueError(f"policy: split must lie between 0 and 1, got {self.split}")
+        for name in ("interval", "path_cap", "ghost_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < (1 if name == "interval" else 0):
+                raise ValueError(f"policy: {name} is too small: {value}")

@@ -1,0 +1,394 @@
+"""The token tree: which prefixes are known, where their pages and checkpoints are, what may be evicted.
+
+    root --[0,128)--> a --[128,192)--> b --[192,230)--> tail       page_tokens = 64
+                        \\--[128,256)--> c
+
+Edges start at page multiples; only a tail ends inside a page, and it has no children. A checkpoint stands at its
+node's end. A node is KV (it has pages) or a ghost (its tokens are remembered, its bytes are gone); ancestors of a KV
+node are KV. The tree counts no references: it reports which page and state ids it took, kept and let go.
+
+Token and page arrays are int32; other integer arrays are converted. Costs use n nodes, c children of a node,
+P page_tokens. Every method may raise Corrupted when a node is not in the tree, and MemoryError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from k3mem.errors import Corrupted
+from k3mem.native import ffi, lib
+from k3mem.radix.kinds import Kind
+from k3mem.radix.policy import EvictionPolicy
+from k3mem.types import NO_NODE, NO_STATE, Int32, Int64, NodeId, ScopeId, StateId
+
+Ints = Sequence[int] | npt.NDArray[Any]
+
+_MAX_STEP = 2**63 - 1
+_NEW = ffi.new
+_VIEW = ffi.from_buffer
+
+
+class Match(NamedTuple):
+    """What is known of a prompt. All but `node` and `state` are token counts."""
+
+    node: NodeId
+    """Node of the deepest usable checkpoint, else the scope's root."""
+    depth: int
+    """Its depth, 0 for the root."""
+    state: StateId
+    """Its state, -1 for the root."""
+    known: int
+    """Leading tokens on some known path, ghosts included."""
+    kv: int
+    """Leading tokens on paths with KV."""
+    evicted: int
+    """Depth of the deepest matched node that has lost its checkpoint, else 0."""
+    full: int
+    """Depth of the deepest matched checkpoint, whatever the limit, else 0."""
+
+
+class Published(NamedTuple):
+    """What became of a publisher's state and pages."""
+
+    node: NodeId
+    """The node that ends at the published depth."""
+    taken: bool
+    """The state now belongs to the tree; else the caller keeps it."""
+    adopted_from: int
+    """Pages with indexes adopted_from .. end // page_tokens - 1 now belong to the tree."""
+    replaced: Int32
+    """[n, 2] (index, the tree's page id): whole pages that the tree has already; the publisher's are duplicates."""
+    shared_page: int
+    """Page id whose leading rows a new tail references (one reference more), else -1."""
+
+
+class Evicted(NamedTuple):
+    """One victim."""
+
+    node: NodeId
+    """It stays as tombstone or ghost, unless the ghost limit has removed it by now."""
+    kind: Kind
+    """Of the checkpoint; without meaning when there was none."""
+    state: StateId
+    """The checkpoint's state, or -1 where only KV went."""
+    pages: Int32
+    """Page ids let go: of the node and of every ancestor that nothing needs any more; nearest the leaf first."""
+    tokens: int
+    """Tokens whose KV went."""
+    unused: bool
+    """A checkpoint that nobody has touched since it was attached."""
+    depth: int
+    """Depth of the victim."""
+
+
+class Dropped(NamedTuple):
+    """All that went at once."""
+
+    states: Int32
+    pages: Int32
+
+
+class Info(NamedTuple):
+    """One node. Depths in tokens; `stamp` and `kv_stamp` are steps, -1 without a checkpoint or KV."""
+
+    depth: int
+    start: int
+    parent: NodeId
+    state: StateId
+    kind: Kind
+    stamp: int
+    lock: int
+    has_kv: bool
+    children: int
+    superseded: bool
+    is_tail: bool
+    had_state: bool
+    kv_stamp: int
+    scope: ScopeId
+
+
+class Counters(NamedTuple):
+    """Sizes. Roots count as nodes; `kv_pages` counts page references held."""
+
+    nodes: int
+    checkpoints: int
+    kv_pages: int
+    kv_tokens: int
+    ghost_tokens: int
+    locks: int
+    edge_tokens: int
+    metadata_bytes: int
+
+
+class Walk(NamedTuple):
+    """All KV nodes but the roots, as arrays of equal length."""
+
+    node: Int32
+    depth: Int32
+    state: Int32
+    stamp: Int64
+    scope: Int32
+
+
+def _i32(values: Ints) -> Int32:
+    return np.ascontiguousarray(values, np.int32)
+
+
+class Tree:
+    """Token tree over pages of `page_tokens` tokens, many scopes in one. Driven by one thread.
+
+    `grid` (tokens) must be a multiple of `page_tokens`; it is kept for callers. `ghost_tokens` bounds the tokens kept
+    in ghosts (None: no bound); beyond it the least recently touched ghost leaves are forgotten.
+    """
+
+    def __init__(
+        self, page_tokens: int, grid: int, policy: EvictionPolicy, ghost_tokens: int | None = None
+    ) -> None:
+        if not 1 <= page_tokens <= 512:
+            raise ValueError(f"page_tokens must be 1..512, got {page_tokens}")
+        if grid < 1 or grid % page_tokens:
+            raise ValueError(f"grid must be a positive multiple of page_tokens {page_tokens}, got {grid}")
+        if ghost_tokens is not None and ghost_tokens < 0:
+            raise ValueError(f"ghost_tokens must be >= 0 or None, got {ghost_tokens}")
+        classes = np.ascontiguousarray(policy.classes(), np.uint8)
+        if classes.shape != (len(Kind), 2) or classes.max() > 254:
+            raise ValueError("a policy's classes are [kinds, 2], each 0..254")
+        self.page_tokens = page_tokens
+        self.grid = grid
+        self.policy = policy
+        limit = -1 if ghost_tokens is None else ghost_tokens
+        raw = lib.k3_tree_new(page_tokens, _VIEW("uint8_t[]", classes), len(Kind), limit)
+        if raw == ffi.NULL:
+            raise MemoryError("no memory for a tree")
+        self._t: Any = ffi.gc(raw, lib.k3_tree_free)
+        self._match: Any = _NEW("k3_match *")
+        self._published: Any = _NEW("k3_published *")
+        self._evicted: Any = _NEW("k3_evicted *")
+        self._info: Any = _NEW("k3_node_info *")
+        self._count: Any = _NEW("k3_tree_counters *")
+        self._sizes: Any = _NEW("int32_t[2]")
+
+    # -- scopes
+
+    def new_scope(self) -> ScopeId:
+        """A root of its own; scopes are 0, 1, ... O(1) amortised."""
+        return ScopeId(self._checked(lib.k3_tree_new_scope(self._t)))
+
+    def root(self, scope: ScopeId) -> NodeId:
+        """Root of a scope: depth 0, never evicted. O(1). Raises ValueError."""
+        return NodeId(self._checked(lib.k3_tree_root(self._t, scope), f"no scope {scope}"))
+
+    # -- reads
+
+    def match(
+        self, scope: ScopeId, tokens: Ints, limit: int | None = None, before_step: int | None = None
+    ) -> Match:
+        """Longest known prefix of `tokens` and the deepest checkpoint on it with depth <= limit, stamp < before_step.
+
+        A pure read. O(tokens matched + nodes on the path x P log c). Raises ValueError on an unknown scope.
+        """
+        out, array = self._match, _i32(tokens)
+        rc = lib.k3_tree_match(
+            self._t, scope, _VIEW("int32_t[]", array), len(array),
+            len(array) if limit is None else limit, _MAX_STEP if before_step is None else before_step, out,
+        )
+        if rc < 0:
+            self._fail(rc, f"no scope {scope}")
+        return Match(out.node, out.depth, out.state, out.known, out.kv, out.evicted, out.full)
+
+    def pages(self, node: NodeId) -> Int32:
+        """Page ids of [0, depth), root first; a tail's partial last page included. O(pages). Corrupted on a ghost."""
+        depth = self._checked(lib.k3_tree_depth(self._t, node))
+        out = np.empty(-(-depth // self.page_tokens), np.int32)
+        self._checked(lib.k3_tree_pages(self._t, node, _VIEW("int32_t[]", out)))
+        return out
+
+    def path_tokens(self, node: NodeId) -> Int32:
+        """Tokens of [0, depth). O(depth)."""
+        out = np.empty(self._checked(lib.k3_tree_depth(self._t, node)), np.int32)
+        self._checked(lib.k3_tree_path_tokens(self._t, node, _VIEW("int32_t[]", out)))
+        return out
+
+    def info(self, node: NodeId) -> Info:
+        """One node. O(1)."""
+        self._checked(lib.k3_tree_info(self._t, node, self._info))
+        i = self._info
+        return Info(
+            i.depth, i.start, i.parent, i.state, Kind(i.kind), i.stamp, i.lock, bool(i.has_kv), i.children,
+            bool(i.superseded), bool(i.is_tail), bool(i.had_state), i.kv_stamp, i.scope,
+        )
+
+    def counters(self) -> Counters:
+        """Sizes of the tree. O(1)."""
+        c = self._count
+        lib.k3_tree_count(self._t, c)
+        return Counters(
+            c.nodes, c.checkpoints, c.kv_pages, c.kv_tokens, c.ghost_tokens, c.locks, c.edge_tokens, c.metadata_bytes
+        )
+
+    def walk(self) -> Walk:
+        """All nodes with KV, for audits. O(n)."""
+        size = self.counters().nodes
+        node, depth, state, scope = (np.empty(size, np.int32) for _ in range(4))
+        stamp = np.empty(size, np.int64)
+        n = lib.k3_tree_walk(
+            self._t, *(_VIEW("int32_t[]", a) for a in (node, depth, state)), _VIEW("int64_t[]", stamp),
+            _VIEW("int32_t[]", scope),
+        )
+        return Walk(node[:n], depth[:n], state[:n], stamp[:n], scope[:n])
+
+    def page_refs(self, count: int) -> Int32:
+        """int32[count]: how many nodes hold each page id below `count`. O(pages)."""
+        out = np.empty(count, np.int32)
+        lib.k3_tree_page_refs(self._t, _VIEW("int32_t[]", out), count)
+        return out
+
+    def next_class(self) -> int | None:
+        """Class of the entry that `evict()` would remove (0: KV without a checkpoint, or what the policy puts
+        first); None if there is none. O(1)."""
+        found = int(lib.k3_tree_next_class(self._t))
+        return None if found < 0 else found
+
+    # -- use
+
+    def touch(self, node: NodeId) -> None:
+        """Mark as used now, and its checkpoint as consumed. O(log n)."""
+        self._checked(lib.k3_tree_touch(self._t, node))
+
+    def lock(self, node: NodeId) -> None:
+        """One lock more: keeps the node's checkpoint, and its KV with that of all ancestors. O(log n)."""
+        self._checked(lib.k3_tree_lock(self._t, node))
+
+    def unlock(self, node: NodeId) -> None:
+        """One lock less. O(log n). Corrupted below 0."""
+        self._checked(lib.k3_tree_unlock(self._t, node))
+
+    # -- changes
+
+    def publish(
+        self, node: NodeId, tokens: Ints, end: int, pages: Ints, state: StateId = NO_STATE,
+        kind: Kind = Kind.CHUNK_END, stamp: int = 0,
+    ) -> Published:
+        """Add tokens[depth(node):end] with their KV below `node`, and attach `state` (-1: KV only) at `end`.
+
+        `tokens` and `pages` are the publisher's whole arrays: pages[i] covers [i P, (i + 1) P). `node` is its own last
+        node; nothing above is compared again, and of a tail nothing below its last page multiple's start. KV nodes on
+        the way keep their pages, ghosts take the publisher's, the rest becomes a new node. An `end` inside a page makes
+        a tail, which references its last page. A checkpoint that stands at `end` already stays and is refreshed.
+        The nearest checkpoint above (PROMPT_END or CHUNK_END, reached without a fork) becomes superseded.
+        O(end - depth(node) + P) and the edges split. Raises ValueError on arrays that are too short.
+        """
+        array, ids, out = _i32(tokens), _i32(pages), self._published
+        if len(array) < end:
+            raise ValueError(f"publish: {len(array)} tokens for end {end}")
+        rc = lib.k3_tree_publish(
+            self._t, node, _VIEW("int32_t[]", array), end, _VIEW("int32_t[]", ids), len(ids), state, kind, stamp, out
+        )
+        if rc < 0:
+            self._fail(rc, f"publish at node {node}: end {end}, {len(ids)} pages, state {state}, stamp {stamp}")
+        replaced = self._pages_out(2 * out.n_replaced).reshape(-1, 2)
+        return Published(out.node, bool(out.taken), out.adopted_from, replaced, out.shared_page)
+
+    def take(self, node: NodeId) -> StateId:
+        """Detach the checkpoint; the node becomes a tombstone. O(log n). Corrupted where there is none."""
+        return StateId(self._checked(lib.k3_tree_take(self._t, node)))
+
+    def evict(self, protect: NodeId = NO_NODE) -> Evicted | None:
+        """Remove the entry with the smallest (class, touch) that is not locked and not on the path root .. protect.
+
+        An entry is a checkpoint, or KV with no KV below and no checkpoint. With a checkpoint goes the KV that only it
+        needed, up to the next checkpoint, fork, lock or protected node. None when nothing is evictable.
+        O(log n) amortised, plus the path to `protect` and the protected entries older than the victim.
+        """
+        found = self._checked(lib.k3_tree_evict(self._t, protect, self._evicted))
+        return self._victim() if found else None
+
+    def cap(self, node: NodeId, limit: int, kinds: Iterable[Kind] | None = None) -> Evicted | None:
+        """If more than `limit` capped checkpoints lie above `node` on its path, remove the one of least loss.
+
+        Loss is the number of tokens from the next shallower checkpoint on the path (or 0) to it; of equals the
+        shallowest goes. Forks, locked ones, and kinds outside `kinds` (None: all) are neither counted nor removed.
+        O(nodes on the path).
+        """
+        mask = 0xFFFFFFFF if kinds is None else sum(1 << kind for kind in set(kinds))
+        found = self._checked(lib.k3_tree_cap(self._t, node, limit, mask, self._evicted))
+        return self._victim() if found else None
+
+    def drop(self, stamp: int, damaged_rows: Ints = (), damaged_states: Ints = ()) -> Dropped:
+        """After a failed step: everything written by steps >= `stamp` and everything damaged leaves the tree.
+
+        damaged_rows[page id] is the first damaged row of a page (2**31 - 1: none); a page is hit where the rows that a
+        node uses of it reach beyond. damaged_states[state id] is nonzero for a damaged state. Ids past an array's end
+        are undamaged. KV damage takes the node's KV and checkpoint and everything deeper, locked or not (locks stay
+        counted); state damage takes that checkpoint only. O(n + pages).
+        """
+        rows, states = _i32(damaged_rows), np.ascontiguousarray(np.asarray(damaged_states) != 0, np.uint8)
+        rc = lib.k3_tree_drop(
+            self._t, stamp, _VIEW("int32_t[]", rows), len(rows), _VIEW("uint8_t[]", states), len(states),
+            self._sizes, self._sizes + 1,
+        )
+        self._checked(rc)
+        return self._dropped()
+
+    def flush(self) -> Dropped:
+        """Drop every unlocked checkpoint and all KV that no locked node stands on; forget ghosts. O(n log n)."""
+        self._checked(lib.k3_tree_flush(self._t, self._sizes, self._sizes + 1))
+        return self._dropped()
+
+    def forget_ghosts(self) -> None:
+        """Forget every ghost without a locked ghost below. O(ghosts log n)."""
+        self._checked(lib.k3_tree_forget_ghosts(self._t))
+
+    # -- audits
+
+    def check(self) -> None:
+        """Walk every invariant; Corrupted names the table, the node and the value. O(n log n + tokens + pages)."""
+        self._checked(lib.k3_tree_check(self._t))
+
+    def _table(self, name: str, node: NodeId = NO_NODE) -> npt.NDArray[Any]:
+        """Writable view of a table (see tree.h), valid until the next change. Raises ValueError on another name."""
+        ptr = _NEW("void **")
+        sizes = _NEW("int32_t[3]")
+        self._checked(
+            lib.k3_tree_table(self._t, name.encode(), node, ptr, sizes, sizes + 1, sizes + 2), f"no table {name!r}"
+        )
+        count, width, stride = sizes
+        if not count:
+            return np.empty(0, np.int32)
+        buffer = ffi.buffer(ptr[0], (count - 1) * stride + width)
+        dtype = {1: np.uint8, 4: np.int32, 8: np.int64}[width]
+        return np.ndarray((count,), dtype, buffer, 0, (stride,))
+
+    # -- inside
+
+    def _checked(self, rc: int, what: str = "argument out of range") -> int:
+        if rc < 0:
+            self._fail(rc, what)
+        return rc
+
+    def _fail(self, rc: int, what: str) -> NoReturn:
+        if rc == lib.K3_E_MEMORY:
+            raise MemoryError("token tree: no memory")
+        if rc == lib.K3_E_ARG:
+            raise ValueError(what)
+        raise Corrupted(ffi.string(lib.k3_tree_error(self._t)).decode())
+
+    def _pages_out(self, n: int) -> Int32:
+        if not n:
+            return np.empty(0, np.int32)
+        return np.frombuffer(ffi.buffer(lib.k3_tree_out_pages(self._t), 4 * n), np.int32).copy()
+
+    def _victim(self) -> Evicted:
+        e = self._evicted
+        return Evicted(e.node, Kind(e.kind), e.state, self._pages_out(e.n_pages), e.tokens, bool(e.unused), e.depth)
+
+    def _dropped(self) -> Dropped:
+        n_states, n_pages = self._sizes
+        states = np.empty(0, np.int32)
+        if n_states:
+            states = np.frombuffer(ffi.buffer(lib.k3_tree_out_states(self._t), 4 * n_states), np.int32).copy()
+        return Dropped(states, self._pages_out(n_pages))

@@ -1,0 +1,97 @@
+"""Arrival-order replay: hits only. Requests in file order, running requests take no memory.
+
+It drives the engine's own cache (tree, arena, eviction) by the rule of plain checkpoint caching:
+
+1. The deepest checkpoint on a request's path is its hit; only that one is touched.
+2. Where the path leaves nodes seen before (evicted ones included) deeper than the hit, a checkpoint is placed.
+3. One is placed at the last whole block of the prompt below its last token.
+4. KV is held for exactly the blocks at or above some checkpoint; to make room the policy's victim off the present path
+   goes, with the KV that only it needed. What still does not fit is skipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from k3mem.policy import Policy
+from k3mem.pool import Fit
+from k3mem.radix import Kind, Match
+from k3mem.sched.cache import NONE, Cache
+from k3mem.shape import Shape
+from k3mem.types import Int32, NodeId, StateId
+
+class ArrivalReplay:
+    """One pass over requests. `block` is the trace's block: checkpoints stand at its multiples."""
+
+    def __init__(self, shape: Shape, policy: Policy, capacity_bytes: int, block: int) -> None:
+        self.cache = Cache(shape, policy, capacity_bytes)
+        self.scope = self.cache.scope(("", "", ""))
+        self.block = block
+        self.grid = max(block, shape.grid)
+        self.step = 0
+        self.causes: Counter[str] = Counter()
+        self.requests = self.input = self.hit = self.consumed = self.skipped = 0
+
+    def request(self, prompt: Int32, shown: int | None = None) -> int:
+        """Replay one prompt; its hit tokens. `shown`: leading tokens whose ids the trace shows (the rest was never
+        seen whatever the cache does). O(prompt)."""
+        self.step += 1
+        n = len(prompt)
+        end = (n - 1) // self.grid * self.grid
+        whole = n // self.block * self.block
+        path = prompt[:whole]
+        found = self.cache.match(self.scope, path, end, self.step)
+        if found.depth:
+            self.cache.tree.touch(found.node)
+            self.consumed += 1
+        self._explain(prompt, path, found, end, whole if shown is None else shown)
+        self.requests += 1
+        self.input += n
+        self.hit += found.depth
+        node = found.node
+        fork = min(found.known, end) // self.grid * self.grid
+        if found.depth < fork < end:
+            node = self._place(node, path, fork, Kind.BRANCH)
+        if end > found.depth:
+            self._place(node, path, end, Kind.PROMPT_END)
+        return found.depth
+
+    def _place(self, node: NodeId, tokens: Int32, depth: int, kind: Kind) -> NodeId:
+        """A checkpoint at `depth`, if it fits after evictions off the path. Returns where the path ends now."""
+        cache, span = self.cache, self.cache.shape.page_span
+        while True:
+            held = cache.match(self.scope, tokens[:depth], 0, self.step).kv // span
+            need = max(0, depth // span - held)
+            fit = cache.arena.fits(need, 1)
+            if fit != Fit.NO:
+                break
+            victim = cache.tree.evict(node)
+            if victim is None:
+                self.skipped += 1
+                return node
+            cache.discard(victim)
+        while fit == Fit.MOVES:
+            moves = cache.arena.make_room(need, 1, cache.policy.move_budget)
+            cache.metrics.move_count += len(moves)
+            cache.metrics.move_bytes += int(np.where(moves[:, 1] == 0, cache.arena.page_bytes,
+                                                     cache.arena.state_bytes).sum())
+            fit = cache.arena.fits(need, 1)
+        got = cache.arena.alloc(need, 1)
+        assert got is not None
+        pages = np.full(depth // span, NONE, np.int32)
+        pages[depth // span - need :] = got[0]
+        kept = cache.keep(node, tokens, depth, pages, StateId(int(got[1][0])), kind, self.step)
+        if not kept.taken:
+            cache.arena.free_states(got[1])
+        return kept.node
+
+    def _explain(self, prompt: Int32, path: Int32, found: Match, end: int, shown: int) -> None:
+        """Causes of the misses: the tail past the last whole block is `off_grid` where another row shows it, else
+        `never_seen`; the rest is the tree's own account."""
+        n, whole = len(prompt), len(path)
+        if whole:
+            self.causes.update(self.cache.explain(self.scope, path, found, found.depth, end))
+        self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
+        self.causes["never_seen"] += n - max(whole, min(n, shown))

@@ -1,0 +1,132 @@
+"""What a caller asks for and what it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from k3mem.errors import InvalidRequest
+from k3mem.plan import Sampling
+from k3mem.types import Int32
+
+RequestId = Hashable
+HostStop = Callable[[Int32], "int | None"]
+"""Called with a request's output tokens after each commit; returns how many of them to keep when the request is to
+end (a stop string was found), else None. Only the host can see such a stop, so a row launched meanwhile overruns."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """One request. `prompt` may be any integer sequence; it is converted to int32 once, here.
+
+    Raises InvalidRequest for negative sizes, an empty prompt, or offsets outside the prompt.
+    """
+
+    id: RequestId
+    prompt: Int32
+    max_new_tokens: int
+    sampling: Sampling = Sampling()
+    stop: HostStop | None = None
+    priority: int = 0
+    """Higher goes first and is retracted last."""
+    deadline: float | None = None
+    """Absolute time on the engine's clock, seconds; past it the request ends with reason `deadline`."""
+    session: Hashable = None
+    parent_session: Hashable = None
+    salt: str | bytes = ""
+    """Tenants with different salts share nothing."""
+    adapter: str = ""
+    adapter_version: str = ""
+    turn_starts: Sequence[int] = ()
+    """Prompt offsets where turns start: anchors for checkpoints."""
+    hints: Sequence[int] = ()
+    """Further offsets that the caller expects to fork at."""
+    media: Sequence[tuple[int, int, bytes]] = ()
+    """(first position, tokens, digest) of media placeholders: the digest stands there in the cache's key."""
+
+    def __init__(self, id: RequestId, prompt: Sequence[int] | Int32, max_new_tokens: int, **options: Any) -> None:
+        self.id = id
+        self.prompt = as_tokens(prompt, f"request {id!r}")
+        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
+            raise InvalidRequest(f"request {id!r}: max_new_tokens must be an integer >= 1, got {max_new_tokens!r}")
+        self.max_new_tokens = int(max_new_tokens)
+        for name in _OPTIONS:
+            setattr(self, name, options.pop(name, _OPTIONS[name]))
+        if options:
+            raise InvalidRequest(f"request {id!r}: unknown option {sorted(options)[0]!r}; known: {sorted(_OPTIONS)}")
+        for name in ("turn_starts", "hints"):
+            offsets = tuple(int(x) for x in getattr(self, name))
+            if any(not 0 <= x <= len(self.prompt) for x in offsets):
+                raise InvalidRequest(f"request {id!r}: {name} must lie in 0..{len(self.prompt)}, got {offsets}")
+            setattr(self, name, offsets)
+        for first, count, _digest in self.media:
+            if first < 0 or count < 1 or first + count > len(self.prompt):
+                raise InvalidRequest(f"request {id!r}: media at {first}+{count} lies outside the prompt")
+
+    @property
+    def scope(self) -> tuple[str | bytes, str, str]:
+        """The key scope: requests of different scopes never share a page or a state."""
+        return (self.salt, self.adapter, self.adapter_version)
+
+
+_OPTIONS: dict[str, Any] = {
+    "sampling": Sampling(), "stop": None, "priority": 0, "deadline": None, "session": None, "parent_session": None,
+    "salt": "", "adapter": "", "adapter_version": "", "turn_starts": (), "hints": (), "media": (),
+}
+
+
+def as_tokens(tokens: Sequence[int] | Int32, who: str) -> Int32:
+    """A private-safe contiguous int32 view or copy of `tokens`. O(n). Raises InvalidRequest naming `who`."""
+    try:
+        array = np.asarray(tokens)
+        if array.size and array.dtype.kind not in "iu":
+            raise TypeError(f"dtype {array.dtype}")
+        if array.ndim != 1:
+            raise TypeError(f"{array.ndim} dimensions")
+        if not array.size:
+            raise InvalidRequest(f"{who}: the prompt is empty; give at least one token")
+        if array.dtype != np.int32:
+            if int(array.min()) < -(2**31) or int(array.max()) >= 2**31:
+                raise InvalidRequest(f"{who}: token ids must fit int32")
+            array = array.astype(np.int32)
+    except (TypeError, ValueError, OverflowError) as e:
+        if isinstance(e, InvalidRequest):
+            raise
+        raise InvalidRequest(f"{who}: a prompt is a flat sequence of integers ({e})") from None
+    return np.ascontiguousarray(array)
+
+
+class Output(msgspec.Struct, frozen=True):
+    """New tokens of one request, or its end."""
+
+    id: Any
+    tokens: list[int]
+    """Tokens committed by one step, stop id included."""
+    finished: bool = False
+    reason: str | None = None
+    """`stop`, `length`, `host_stop`, `abort`, `deadline` or `failed` when finished."""
+    keep: int | None = None
+    """With `host_stop`: how many of *all* output tokens the caller's stop function kept."""
+    first_time: float | None = None
+    """When the first and ..."""
+    last_time: float | None = None
+    """... the last of `tokens` were there, on the executor's clock; None where it keeps none."""
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """What the cache gave a request at its first admission. All in tokens; hit + sum(causes) == input."""
+
+    input: int
+    hit: int
+    """Resume depth: the depth of the checkpoint that it starts from."""
+    kv_match: int
+    """Leading tokens whose KV was there."""
+    known: int
+    """Leading tokens on any path ever seen and still remembered."""
+    kind: int = -1
+    """Kind of the checkpoint consumed, -1 for none."""
+    causes: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,175 @@
+"""Admission: from the queue to a lane, with all bytes of the next phase or none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from k3mem.plan import Seat
+from k3mem.pool import Fit
+from k3mem.radix import Kind, Match
+from k3mem.request import Hit
+from k3mem.sched import anchors, decode, follow, prefill, room
+from k3mem.sched.builder import Builder
+from k3mem.sched.close import retract
+from k3mem.sched.core import Core
+from k3mem.sched.job import Job, Seated
+from k3mem.sched.lanes import Phase
+from k3mem.types import NO_STATE, Int32, NodeId, StateId
+
+
+def admit(core: Core, b: Builder) -> None:
+    """Seat waiting jobs in rank order while lanes, budget and bytes last. The first that does not fit keeps its
+    place: nobody behind it is admitted past it, except past one that waits as a follower."""
+    core.blocked = False
+    followers = 0
+    for job in list(core.queue):
+        if prefill.budget_left(core, b) <= 0:
+            return
+        if not core.lanes.has_free:
+            _preempt(core, job)
+            core.blocked = followers == 0 and not core.ending
+            return
+        tokens = job.tokens[: job.count]
+        found = _match(core, job, tokens, b.step)
+        if core.policy.follow and follow.should_wait(core, b, job, tokens, found):
+            followers += 1
+            continue
+        if not _seat(core, b, job, found):
+            _preempt(core, job)
+            core.blocked = followers == 0 and not core.ending
+            return
+
+
+def _match(core: Core, job: Job, tokens: Int32, step: int) -> Match:
+    tree = core.cache.tree
+    if not core.policy.caching:
+        return Match(tree.root(job.scope), 0, NO_STATE, 0, 0, 0, 0)
+    return core.cache.match(job.scope, tokens, len(tokens) - 1, step)
+
+
+def _preempt(core: Core, job: Job) -> None:
+    """A job of higher priority does not fit: retract the last rank, if it is of lower priority. Takes effect when
+    its launched steps have committed."""
+    if core.ending:
+        return
+    running = [s for s in core.lanes.taken() if s.end is None and s.last_step < core.step + 1]
+    victim = max(running, key=lambda s: s.rank, default=None)
+    if victim is not None and victim.rank[0] > job.rank[0] and core.lanes.inflight[victim.lane]:
+        retract(core, victim)
+
+
+def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
+    """Reserve, seat, and give the first chunk; False changes nothing but the room made."""
+    tree, span = core.cache.tree, core.span
+    shared = found.depth // span
+    need = -(-(job.count + 1) // span) - shared
+    tree.lock(found.node)
+    taken = _reserve(core, b, found, need)
+    if taken is None:
+        tree.unlock(found.node)
+        return False
+    pages, state, in_place = taken
+    b.journal.append(lambda: tree.unlock(found.node))
+    if found.state != NO_STATE and not in_place:
+        tree.touch(found.node)
+    seat = _new_seat(core, b, job, found, pages, state)
+    _tell_device(core, b, seat, found, in_place)
+    b.journal.append(lambda: _unseat(core, seat))
+    core.queue.remove(job)
+    b.journal.append(lambda: core.queue.add(job))
+    _count(core, b, seat, found, in_place)
+    prefill.add_chunk(core, b, seat)
+    return True
+
+
+def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
+    """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
+    if room.make_room(core, b, need + _headroom(core), 1):
+        got = room.take(core, b, need, 1)
+        return None if got is None else (got[0], StateId(int(got[1][0])), False)
+    tree = core.cache.tree
+    if found.state == NO_STATE or tree.info(found.node).lock > 1 or core.cache.arena.fits(need, 1) != Fit.NO:
+        return None
+    got = room.take(core, b, need, 0)
+    if got is None:
+        return None
+    info = tree.info(found.node)
+    state = tree.take(found.node)
+    core.metrics.takeovers += 1
+    tokens = tree.path_tokens(found.node)
+    b.journal.append(
+        lambda: _put_back(core, found.node, tokens, state, Kind(info.kind), info.stamp)
+    )
+    return got[0], state, True
+
+
+def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kind, stamp: int) -> None:
+    core.cache.tree.publish(node, tokens, len(tokens), core.cache.tree.pages(node), state, kind, stamp)
+
+
+def _headroom(core: Core) -> int:
+    """Pages kept free for those who run already, so that an admission does not turn into a retraction at once."""
+    return core.lanes.running
+
+
+def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:
+    span = core.span
+    shared = found.depth // span
+    lane = core.lanes.take()
+    held = np.empty(shared + len(pages), np.int32)
+    held[:shared] = core.cache.tree.pages(found.node)[:shared]
+    held[shared:] = pages
+    seat = Seated(
+        job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
+        node=found.node, node_depth=found.depth, pages=held, page_count=len(held), owned=shared, touched=shared,
+        anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
+    )
+    core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)
+    decode.set_touched(core, seat, shared)
+    b.lane_pages.append((lane, 0, held[:shared]))
+    return seat
+
+
+def _tell_device(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:
+    job = seat.job
+    b.seats.append(Seat(
+        lane=seat.lane, generation=seat.generation, scope=core.cache.digest(job.scope), state=seat.state,
+        depth=found.depth, prompt=job.prompt, limit=job.limit, sampling=job.request.sampling,
+    ))
+    if found.depth == 0:
+        b.zero_states.append(seat.state)
+        return
+    if not in_place:
+        b.restores.append((found.state, seat.state))
+    rows = found.depth % core.span
+    if rows:
+        source = int(core.cache.tree.pages(found.node)[-1])
+        b.copies.append((source, int(seat.pages[seat.owned]), rows))
+        b.lane_pages.append((seat.lane, seat.owned, seat.pages[seat.owned : seat.owned + 1].copy()))
+        decode.set_touched(core, seat, seat.owned + 1)
+
+
+def _unseat(core: Core, seat: Seated) -> None:
+    core.lanes.leave(seat.lane)
+
+
+def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:
+    """Counters of an admission, and what undoes them on cancel."""
+    job, metrics = seat.job, core.metrics
+    info = core.cache.tree.info(found.node)
+    kind = int(info.kind) if found.depth else -1
+    first = job.hit is None
+    if first:
+        known = max(found.known, found.depth)
+        tokens = job.tokens[: job.count]
+        causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1) if core.policy.caching else {
+            "never_seen": len(tokens)}
+        job.hit = Hit(len(tokens), found.depth, max(found.kv, found.depth), known, kind, causes)
+
+    def undo() -> None:
+        if first:
+            job.hit = None
+
+    b.journal.append(undo)
+    b.admitted.append((seat, first, kind))
+    metrics.peak_running = max(metrics.peak_running, core.lanes.running)

@@ -1,0 +1,72 @@
+"""Which depths deserve a checkpoint, and which of them a row can capture."""
+
+from __future__ import annotations
+
+from k3mem.radix import Kind, Match
+from k3mem.request import Request
+from k3mem.sched.core import Core
+from k3mem.sched.job import Seated
+
+PRIORITY = (Kind.PROMPT_END, Kind.BRANCH, Kind.HINT, Kind.TURN, Kind.CHUNK_END, Kind.INTERVAL)
+"""Targets are taken in this order when states are short; the earlier kind also names a depth with two reasons."""
+
+
+def planned(core: Core, request: Request, target: int, found: Match) -> dict[int, Kind]:
+    """Depth -> kind of every anchor of a prompt of `target` tokens that resumes at `found.depth`. All on the grid,
+    above the resume depth and below the prompt's end (its last token is computed, not cached)."""
+    grid, policy = core.shape.grid, core.policy
+    depths: dict[int, Kind] = {}
+
+    def add(depth: int, kind: Kind) -> None:
+        depth = depth // grid * grid
+        if found.depth < depth < target and (depth not in depths or kind < depths[depth]):
+            depths[depth] = kind
+
+    if policy.prompt_ends:
+        add(target - 1, Kind.PROMPT_END)
+    if policy.branches and found.known > found.depth:
+        add(found.known, Kind.BRANCH)
+    for depth in request.hints:
+        add(depth, Kind.HINT)
+    for depth in request.turn_starts:
+        add(depth, Kind.TURN)
+    if policy.interval is not None:
+        step = -(-policy.interval // grid) * grid
+        for depth in range((found.depth // step + 1) * step, target, step):
+            add(depth, Kind.INTERVAL)
+    return depths
+
+
+def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Kind]]:
+    """Anchors that a row [start, end) can capture, by depth: what was planned, and the chunk's own end."""
+    wanted = {depth: kind for depth, kind in seat.anchors.items() if start < depth <= end}
+    if core.policy.chunk_ends and end < seat.target and end % core.shape.grid == 0:
+        wanted.setdefault(end, Kind.CHUNK_END)
+    capture, chunk = core.capabilities.capture, core.shape.state_chunk
+    return sorted(
+        (depth, kind) for depth, kind in wanted.items()
+        if depth == end or capture == "any" or (capture == "grid" and (depth - start) % chunk == 0)
+    )
+
+
+def cut(core: Core, seat: Seated, start: int, end: int) -> int:
+    """The row's end, drawn back where the executor could not capture an anchor otherwise."""
+    if core.capabilities.capture == "grid" and start % core.shape.state_chunk:
+        grid = core.shape.grid
+        return min(end, (start // grid + 1) * grid)
+    if core.capabilities.capture == "final":
+        return min((depth for depth in seat.anchors if start < depth < end), default=end)
+    return end
+
+
+def decode_anchor(core: Core, launched: int) -> int | None:
+    """The next depth beyond `launched` at which decoding leaves a snapshot, or None."""
+    policy, grid = core.policy, core.shape.grid
+    if not policy.caching:
+        return None
+    if policy.deterministic:
+        return (launched // grid + 1) * grid
+    if policy.interval is None:
+        return None
+    step = -(-policy.interval // grid) * grid
+    return (launched // step + 1) * step

@@ -1,0 +1,195 @@
+"""The cache: one tree over one arena. What a prefix can resume from, what must go to make room, what is kept.
+
+Only this module (and the scheduler above it) sees tree and pool together. Arrival-order replay drives it directly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from k3mem.metrics import Metrics
+from k3mem.policy import Policy
+from k3mem.pool import Arena, Fit
+from k3mem.radix import Dropped, Evicted, Kind, Match, Tree
+from k3mem.shape import Shape
+from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
+
+ScopeKey = tuple["str | bytes", str, str]
+NONE = 0
+"""The sink page: in a writer's page list, a page that only the tree has."""
+EMPTY = np.zeros(0, np.int32)
+MAX_SCOPES_EXPLAINED = 64
+"""A miss is blamed on another scope only among so many scopes; beyond, it counts as never seen."""
+
+
+class Kept(NamedTuple):
+    """What `Cache.keep` did."""
+
+    node: NodeId
+    """Where the writer stands now."""
+    taken: bool
+    """The state belongs to the tree now; else the caller still owns it."""
+    index: Int32
+    """Entries of the writer's page list that changed ..."""
+    pages: Int32
+    """... and the tree's pages that stand there now (the writer's duplicates were freed)."""
+
+
+class Cache:
+    """Tree and arena of one engine, and the counters of what happens to them."""
+
+    def __init__(self, shape: Shape, policy: Policy, capacity_bytes: int, scratch_bytes: int = 0) -> None:
+        self.shape = shape
+        self.policy = policy
+        self.metrics = Metrics()
+        self.arena = Arena(
+            capacity_bytes=capacity_bytes, page_bytes=shape.page_bytes, state_bytes=shape.state_bytes,
+            scratch_bytes=scratch_bytes, align=shape.align, split=policy.split,
+        )
+        self.tree = Tree(shape.page_span, shape.grid, policy.eviction, policy.ghost_tokens)
+        self._scopes: dict[ScopeKey, ScopeId] = {}
+        self._digests: list[bytes] = []
+
+    # -- scopes
+
+    def scope(self, key: ScopeKey) -> ScopeId:
+        """The interned scope of a key; made on first use."""
+        found = self._scopes.get(key)
+        if found is None:
+            found = self.tree.new_scope()
+            self._scopes[key] = found
+            self._digests.append(_digest(key))
+        return found
+
+    def digest(self, scope: ScopeId) -> bytes:
+        """32 bytes that name the scope outside this process."""
+        return self._digests[scope]
+
+    # -- looking
+
+    def match(self, scope: ScopeId, tokens: Int32, limit: int, before_step: int) -> Match:
+        """What `tokens` could resume from at `limit` or below, for a plan numbered `before_step`. Changes nothing."""
+        return self.tree.match(scope, tokens, limit, before_step)
+
+    def explain(self, scope: ScopeId, tokens: Int32, found: Match, hit: int, limit: int) -> dict[str, int]:
+        """Why the tokens beyond `hit` were no hit: tokens by cause; hit + sum == len(tokens), exactly. `limit`: the
+        deepest depth that could have been resumed at (at least one token is computed)."""
+        n = len(tokens)
+        known = max(found.known, hit)
+        elsewhere = known
+        if known < n and 1 < len(self._digests) <= MAX_SCOPES_EXPLAINED:
+            others = (ScopeId(s) for s in range(len(self._digests)) if s != scope)
+            elsewhere = max(known, max(self.tree.match(s, tokens, 0, 1 << 60).known for s in others))
+        causes = {"other_scope": elsewhere - known, "never_seen": n - elsewhere}
+        if found.full > limit:
+            causes["last_token"] = known - hit
+        else:
+            end = min(known, limit)
+            causes["last_token"] = known - end if known > hit else 0
+            causes |= _split_known(hit, max(hit, end), found, self.shape.grid)
+        return {cause: count for cause, count in causes.items() if count}
+
+    # -- making room
+
+    def room(self, pages: int, states: int, protect: NodeId = NO_NODE) -> Fit:
+        """Evict, in the policy's order, until the joint demand fits, now or after moves; NO if it cannot.
+
+        Nothing on the path to `protect` is evicted. O(log n) a victim.
+        """
+        fit = self.arena.fits(pages, states)
+        while fit == Fit.NO:
+            victim = self.tree.evict(protect)
+            if victim is None:
+                return Fit.NO
+            self.discard(victim)
+            fit = self.arena.fits(pages, states)
+        return fit
+
+    def cheap_room(self, pages: int, states: int) -> Fit:
+        """`room`, but only what the policy puts first goes: KV without a checkpoint, superseded checkpoints."""
+        fit = self.arena.fits(pages, states)
+        while fit == Fit.NO and self.tree.next_class() == 0:
+            victim = self.tree.evict()
+            assert victim is not None
+            self.discard(victim)
+            fit = self.arena.fits(pages, states)
+        return fit
+
+    def discard(self, victim: Evicted) -> None:
+        """Give back what the tree let go."""
+        if len(victim.pages):
+            self.arena.free_pages(victim.pages)
+        if victim.state != NO_STATE:
+            self.arena.free_states(np.array([victim.state], np.int32))
+            self.metrics.evicted += 1
+            self.metrics.evicted_unused += victim.unused
+        self.metrics.events["victim"] += 1
+
+    def give_back(self, gone: Dropped) -> None:
+        """Free what left the tree in bulk (a failed step, a flush)."""
+        self.arena.free_pages(gone.pages)
+        self.arena.free_states(gone.states)
+
+    # -- keeping
+
+    def keep(
+        self, node: NodeId, tokens: Int32, end: int, pages: Int32, state: StateId, kind: Kind, stamp: int
+    ) -> Kept:
+        """Publish tokens[:end] from the writer's own node on, with the checkpoint `state` at `end` (or KV alone).
+
+        Whole pages pass to the tree; where the tree has them already the writer's duplicates are freed and its list
+        `pages` is changed in place; NONE stands where the writer relies on the tree to have the page. A tail's
+        partial page gains a reference. O(new tokens).
+        """
+        done = self.tree.publish(node, tokens, end, pages, state, kind, stamp)
+        index, theirs = EMPTY, EMPTY
+        if len(done.replaced):
+            index, theirs = done.replaced[:, 0].copy(), done.replaced[:, 1].copy()
+            mine = pages[index]
+            differ = mine != theirs
+            index, theirs, mine = index[differ], theirs[differ], mine[differ]
+            pages[index] = theirs
+            self.arena.free_pages(mine[mine != NONE])
+        if done.shared_page >= 0:
+            self.arena.ref(done.shared_page)
+        if done.taken:
+            self.metrics.created[kind.name.lower()] += 1
+            self.metrics.events["donate"] += 1
+            if self.policy.path_cap is not None:
+                surplus = self.tree.cap(done.node, self.policy.path_cap)
+                if surplus is not None:
+                    self.discard(surplus)
+        elif state != NO_STATE:
+            self.metrics.duplicates += 1
+        return Kept(done.node, done.taken, index, theirs)
+
+    # -- checking
+
+    def check(self) -> None:
+        """Every invariant of tree and arena, and of the two together. Raises Corrupted. O(everything)."""
+        self.arena.check()
+        self.tree.check()
+
+
+def _split_known(hit: int, end: int, found: Match, grid: int) -> dict[str, int]:
+    """Causes of [hit, end): known tokens that no checkpoint stood close enough below.
+
+        hit ....... evicted ....... floor(end) ....... end
+            gone: had a state         never had     off the grid
+    """
+    floor = max(hit, end // grid * grid)
+    evicted = min(max(found.evicted, hit), floor)
+    gone = max(0, evicted - max(hit, min(found.kv, evicted)))
+    return {"off_grid": end - floor, "kv_evicted": gone, "no_state": floor - hit - gone}
+
+
+def _digest(key: ScopeKey) -> bytes:
+    h = hashlib.blake2b(digest_size=32, person=b"k3mem.scope")
+    for part in key:
+        raw = part if isinstance(part, bytes) else part.encode()
+        kind = b"b" if isinstance(part, bytes) else b"s"
+        h.update(kind + len(raw).to_bytes(8, "little") + raw)
+    return h.digest()

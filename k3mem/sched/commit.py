@@ -1,0 +1,96 @@
+"""Commit: judge a step by its own plan and result, and by nothing that a later plan has changed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from k3mem.errors import Corrupted
+from k3mem.plan import Done, Plan, Result, Row
+from k3mem.radix import Kind
+from k3mem.request import Output
+from k3mem.sched import close
+from k3mem.sched.core import Core, Flight
+from k3mem.sched.job import End, Seated
+from k3mem.types import Int32
+
+REASONS = {Done.STOP: "stop", Done.LENGTH: "length"}
+
+
+def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
+    """Book a step's result; what each request got. O(rows + snapshots).
+
+    Order: tokens first (a snapshot's path needs them), then snapshots that were written, then lanes that end.
+    """
+    plan, lanes = flight.plan, core.lanes
+    _same_step(plan, result)
+    core.failures = 0
+    outputs, core.outputs = core.outputs, []
+    lanes.inflight[plan.lane] -= 1
+    windows = np.where(plan.kind == Row.PREFILL, 0, plan.length * plan.repeat)
+    advanced = windows > 0
+    lanes.launched[plan.lane[advanced]] -= (windows - result.accepted)[advanced]
+    ends = np.cumsum(result.accepted).tolist()
+    rows = zip(plan.lane.tolist(), plan.sample.tolist(), result.accepted.tolist(), result.done.tolist(), ends,
+               strict=True)
+    for lane, samples, accepted, done, end in rows:
+        if accepted:
+            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, result)
+            if out is not None:
+                outputs.append(out)
+        elif samples:
+            core.metrics.overruns += 1
+    for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
+        _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
+    if core.ending:
+        for lane in plan.lane.tolist():
+            if lane in core.ending:
+                close.settle(core, lanes.seat(lane))
+    core.metrics.rows += len(plan.kind)
+    core.metrics.events["row"] += len(plan.kind)
+    return outputs
+
+
+def _same_step(plan: Plan, result: Result) -> None:
+    if result.step != plan.step or not np.array_equal(result.lane, plan.lane) or not np.array_equal(
+            result.generation, plan.generation):
+        raise Corrupted(f"the result of step {result.step} does not belong to plan {plan.step}: step, lanes or "
+                        "generations differ; check the executor")
+
+
+def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) -> Output | None:
+    """Append a row's tokens to its job, and end the job where the device or the host says so."""
+    job, accepted = seat.job, len(tokens)
+    job.append(tokens)
+    if seat.end == End.FINISH or seat.end == End.ABORT:
+        core.metrics.overruns += 1
+        return None
+    core.metrics.output_tokens += accepted
+    reason, keep = (REASONS[Done(done)] if done else None), None
+    if job.request.stop is not None:
+        keep = job.request.stop(job.tokens[job.prompt : job.count])
+        if keep is not None:
+            reason, job.keep = "host_stop", keep
+    if reason is not None:
+        job.reason = reason
+        close.mark(core, seat, End.FINISH)
+    first = last = None
+    if len(result.times):
+        first, last = float(result.times[0]), float(result.times[min(accepted, len(result.times)) - 1])
+    return Output(job.request.id, tokens.tolist(), reason is not None, reason, keep, first, last)
+
+
+def _landed(core: Core, flight: Flight, seat: Seated, depth: int, target: int, written: bool) -> None:
+    """A conditional snapshot that was written becomes the seat's latest and, where off-grid ends are allowed, at once
+    a checkpoint. One that was not written stays the target of later plans, or returns with the seat."""
+    extra = seat.extra
+    if extra.pending != target or not written:
+        return
+    core.metrics.events["snapshot"] += 1
+    old = extra.landed()
+    if old is not None:
+        core.cache.arena.free_states(np.array([old], np.int32))
+    if core.policy.deterministic:
+        return
+    state, depth = extra.donate()
+    if depth <= seat.node_depth or not close.publish(core, seat, depth, state, Kind.INTERVAL, flight.plan.step):
+        core.cache.arena.free_states(np.array([state], np.int32))

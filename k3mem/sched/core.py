@@ -1,0 +1,138 @@
+"""What planning and committing share: the scheduler's whole state, in one place."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from sortedcontainers import SortedKeyList
+
+from k3mem.executor import Capabilities, Ticket
+from k3mem.metrics import Metrics
+from k3mem.plan import PAGE, STATE, Plan
+from k3mem.policy import Policy
+from k3mem.request import Output
+from k3mem.sched.builder import Builder, PrefillRow, Snapshot
+from k3mem.sched.cache import Cache
+from k3mem.sched.job import Job, Seated
+from k3mem.sched.lanes import Lanes
+from k3mem.shape import Shape
+from k3mem.types import Int32
+
+if TYPE_CHECKING:
+    from k3mem.sched.forward import Forward
+
+
+class Drafter(Protocol):
+    """Proposes tokens for a request from its committed tokens (a host drafter)."""
+
+    def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
+        """Up to `limit` guesses for what follows `tokens`; none is fine."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A launched, uncommitted step, with all that its commit or its failure needs."""
+
+    plan: Plan
+    ticket: Ticket
+    decode_lanes: Int32
+    windows: Int32
+    prefill: list[PrefillRow]
+    snapshots: list[Snapshot]
+    written: list[tuple[Int32, int]]
+    """(page ids that a prefill row writes, first row written in the first of them)."""
+    ends_lane: bool
+    """Its commit may free a lane or make a request start decoding: something a following plan would use."""
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """One engine's scheduling state. Plain data: the verbs live in `admit`, `prefill`, `decode`, `commit`, ..."""
+
+    shape: Shape
+    policy: Policy
+    cache: Cache
+    lanes: Lanes
+    capabilities: Capabilities
+    clock: Callable[[], float]
+    drafter: Drafter | None = None
+    window: int = 1
+    """Largest VERIFY window (1 + drafts)."""
+    queue: SortedKeyList = field(default_factory=lambda: SortedKeyList(key=_rank))
+    """Waiting jobs by rank."""
+    jobs: dict[Hashable, Job] = field(default_factory=dict)
+    """All jobs that wait or hold a lane, by request id."""
+    ending: set[int] = field(default_factory=set)
+    """Lanes that drain."""
+    serial: int = 0
+    step: int = 0
+    """Number of the newest launched step."""
+    flights: deque[Flight] = field(default_factory=deque)
+    open: Builder | None = None
+    """The plan that was made and neither launched nor cancelled."""
+    deltas: list[tuple[Seated, int, Int32]] = field(default_factory=list)
+    """Runs of page lists (seat, first index, pages) that the device does not know yet."""
+    outputs: list[Output] = field(default_factory=list)
+    """Ends that no commit reports: aborted and expired requests."""
+    resync: bool = False
+    failures: int = 0
+    """Failed steps since the last commit."""
+    waits_for: str = "nothing"
+    """Why the last call of plan() returned None."""
+    timed: bool = False
+    """Whether any request had a deadline."""
+    stalls: int = 0
+    """Empty plans in a row while requests wait and nothing is in flight."""
+    blocked: bool = False
+    """The last plan's admission stopped at a job that did not fit, or found no lane, and nobody waited as a follower:
+    another try changes nothing before some lane ends."""
+    forward: "Forward | None" = None
+    """The executor's fast-forward, where it has one."""
+    until: float = math.inf
+    """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""
+    move_left: int = 0
+    """Bytes that this plan may still move."""
+    slotted: set[int] = field(default_factory=set)
+    """Lanes whose seats hold targets that followers wait for."""
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.cache.metrics
+
+    @property
+    def span(self) -> int:
+        """Positions of one page."""
+        return self.shape.page_span
+
+    def moves(self, b: Builder, moves: Int32) -> None:
+        """Put moves into the plan and journal them."""
+        if not len(moves):
+            return
+        arena = self.cache.arena
+        sizes = np.where(moves[:, 1] == 0, self.shape.page_bytes, self.shape.state_bytes)
+        total = int(sizes.sum())
+        self.move_left -= total
+        self.metrics.move_count += len(moves)
+        self.metrics.move_bytes += total
+        self.metrics.events["move"] += len(moves)
+        b.move(moves)
+        b.journal.append(lambda: arena.undo(_still_there(core=self, moves=moves)))
+
+
+def _still_there(core: Core, moves: Int32) -> Int32:
+    """Moves whose entry is still at its destination: what was evicted meanwhile needs no way back."""
+    alive = np.zeros(len(moves), np.bool_)
+    for kind in (PAGE, STATE):
+        of_kind = moves[:, 1] == kind
+        alive[of_kind] = core.cache.arena.ids_at(kind, moves[of_kind, 3]) >= 0
+    return moves[alive]
+
+
+def _rank(job: Job) -> tuple[int, int]:
+    return job.rank

@@ -1,0 +1,96 @@
+"""Fast-forward: one plan that stands for k identical decode steps, where nothing could happen between them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from k3mem.plan import Plan, Row
+from k3mem.pool import Fit
+from k3mem.sched import decode, room
+from k3mem.sched.builder import Builder
+from k3mem.sched.core import Core
+from k3mem.sched.lanes import Phase
+
+MOST = 1 << 14
+"""Steps that one plan may stand for."""
+
+
+class Forward(Protocol):
+    """An executor's `fast_forward`: how many repetitions of a plan, up to `limit`, would all be *planned* before
+    `until` with `depth` steps in flight; at least 1."""
+
+    def __call__(self, plan: Plan, limit: int, until: float, depth: int) -> int: ...
+
+
+def extend(core: Core, b: Builder) -> None:
+    """Let this plan stand for as many steps as would come out the same one by one: decode rows only, nobody who
+    could be admitted, no lane that ends before the last of them, and pages for all without evicting or moving."""
+    if core.forward is None or not _uniform(core, b):
+        return
+    lanes = core.lanes
+    chosen = b.lanes
+    most = min(MOST, int((lanes.limit[chosen] - 1 - lanes.launched[chosen]).min()))
+    if most <= 1:
+        return
+    most = core.forward(_sketch(core, b), most, core.until, core.policy.steps_in_flight)
+    most = _cover(core, b, most)
+    b.repeat = max(1, most)
+
+
+def _uniform(core: Core, b: Builder) -> bool:
+    lanes = core.lanes
+    if b.prefill or b.admitted or b.drafts or b.snapshots or not len(b.lanes) or core.drafter is not None:
+        return False
+    if core.timed or core.resync or core.ending or decode.decode_anchor(core, 0) is not None:
+        return False
+    if any(flight.ends_lane for flight in core.flights):
+        return False
+    if core.queue and not core.blocked:
+        return False
+    decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
+    if decoding != len(b.lanes) or lanes.running != decoding:
+        return False
+    return all(lanes.seat(lane).job.request.stop is None for lane in b.lanes.tolist())
+
+
+def _sketch(core: Core, b: Builder) -> Plan:
+    """The plan as far as its time goes."""
+    n = len(b.lanes)
+    return Plan(
+        step=b.step, moves=np.concatenate(b.moves) if b.moves else np.zeros((0, 4), np.int32),
+        kind=np.full(n, Row.DECODE, np.uint8), lane=b.lanes, generation=core.lanes.generation[b.lanes],
+        start=b.starts, length=b.windows, sample=np.ones(n, np.bool_), token_offset=np.zeros(n + 1, np.int32),
+    )
+
+
+def _cover(core: Core, b: Builder, steps: int) -> int:
+    """Pages for `steps` decode steps, taken in the order in which single steps would take them; fewer steps when
+    they do not all fit as things stand."""
+    lanes, span, arena = core.lanes, core.span, core.cache.arena
+    chosen = b.lanes
+    free = lanes.covered[chosen] - lanes.launched[chosen]  # steps until each lane needs its next page
+    pages = np.maximum(0, -(-(steps - free) // span))
+    if arena.fits(int(pages.sum()), 0) != Fit.NOW:
+        steps = max(1, int(free.min()))
+        pages[:] = 0
+    if pages.any():
+        order = _boundaries(core, b, pages, free)
+        got = room.take(core, b, len(order), 0, room.Evict.NOTHING)
+        assert got is not None
+        for i in np.flatnonzero(pages).tolist():
+            decode.give(core, b, lanes.seat(int(chosen[i])), got[0][order == i])
+    decode.touch_decode(core, b, chosen, lanes.launched[chosen] + steps)
+    return steps
+
+
+def _boundaries(core: Core, b: Builder, pages: np.ndarray, free: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Row index of each page to take, by the step that needs it, then by rank."""
+    ranks = np.empty(len(pages), np.int64)
+    order = sorted(range(len(pages)), key=lambda i: core.lanes.seat(int(b.lanes[i])).rank)
+    ranks[order] = np.arange(len(order))
+    rows = np.repeat(np.arange(len(pages)), pages)
+    nth = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
+    when = free[rows] + nth * core.span
+    return rows[np.lexsort((ranks[rows], when))]

@@ -1,0 +1,97 @@
+"""A request inside the engine: waiting, running, or on its way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from k3mem.pool import ExtraBuffer
+from k3mem.radix import Kind
+from k3mem.request import Hit, Request
+from k3mem.types import NO_NODE, NO_STATE, Int32, Lane, NodeId, ScopeId, StateId
+
+Rank = tuple[int, int]
+"""(-priority, number of first admission or submission): the smallest goes first and is retracted last."""
+
+
+class End(IntEnum):
+    """Why a job leaves its lane."""
+
+    FINISH = 0
+    RETRACT = 1
+    ABORT = 2
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request and all tokens known of it; survives retraction. `tokens[:count]` are prompt and committed output."""
+
+    request: Request
+    scope: ScopeId
+    serial: int
+    """Order of submission; replaced by nothing: a retracted job keeps it, and with it its rank."""
+    tokens: Int32
+    count: int
+    prompt: int
+    limit: int
+    """Committed depth at which it ends."""
+    hit: Hit | None = None
+    waits: int = 0
+    """Plans for which it has waited as a follower."""
+    retractions: int = 0
+    reason: str | None = None
+    keep: int | None = None
+
+    @property
+    def rank(self) -> Rank:
+        return (-self.request.priority, self.serial)
+
+    def append(self, new: Int32) -> None:
+        """Add committed tokens; the buffer doubles as needed. O(new) amortised."""
+        end = self.count + len(new)
+        if end > len(self.tokens):
+            grown = np.empty(min(max(end, 2 * len(self.tokens), 256), max(self.limit, end)), np.int32)
+            grown[: self.count] = self.tokens[: self.count]
+            self.tokens = grown
+        self.tokens[self.count : end] = new
+        self.count = end
+
+
+@dataclass(slots=True, eq=False)
+class Seated:
+    """A job on a lane: what it owns and how far its launched rows go. Hot per-lane numbers live in `Lanes`."""
+
+    job: Job
+    lane: Lane
+    generation: int
+    target: int
+    """Tokens to absorb before decoding starts (prompt, and after a retraction the output so far)."""
+    state: StateId
+    node: NodeId
+    """Deepest tree node used: locked by this seat."""
+    node_depth: int
+    pages: Int32
+    """Page list; entries below `owned` belong to the tree (this seat's lock keeps them), the rest to this seat."""
+    page_count: int
+    owned: int
+    touched: int
+    """Pages below this index hold nothing of earlier tenants: zeroed, copied or written whole."""
+    anchors: dict[int, Kind] = field(default_factory=dict)
+    """Depths at which prefill should leave a checkpoint."""
+    slots: dict[int, StateId] = field(default_factory=dict)
+    """Targets already taken for anchors that followers wait for."""
+    extra: ExtraBuffer = field(default_factory=ExtraBuffer)
+    lent: Rank | None = None
+    """Best rank among the followers of this seat, at this plan."""
+    end: End | None = None
+    last_step: int = 0
+    """Last launched step with a row of this seat."""
+
+    @property
+    def rank(self) -> Rank:
+        return self.job.rank if self.lent is None else min(self.job.rank, self.lent)
+
+
+__all__ = ["End", "Job", "NO_NODE", "NO_STATE", "Rank", "Seated"]

@@ -1,0 +1,87 @@
+"""Launch: what becomes true the moment a plan is on the stream."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from k3mem.executor import Ticket
+from k3mem.plan import Plan
+from k3mem.sched import close
+from k3mem.sched.builder import Builder
+from k3mem.sched.core import Core, Flight
+from k3mem.sched.lanes import Phase
+from k3mem.types import Int32
+
+
+def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
+    """Advance the lanes, publish the chunks' checkpoints (stream order makes them safe from here on), count.
+    O(rows + tokens published)."""
+    lanes, metrics = core.lanes, core.metrics
+    b.journal.clear()
+    core.deltas.clear()
+    core.resync = False
+    core.step = plan.step + plan.repeat - 1
+    metrics.steps += plan.repeat
+    metrics.overlapped += plan.repeat if core.flights else plan.repeat - 1 if core.policy.steps_in_flight else 0
+    metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
+    flight = Flight(plan, ticket, b.lanes, b.windows, b.prefill, b.snapshots, _written(core, b), _ends_lane(core, b))
+    lanes.inflight[plan.lane] += 1
+    lanes.launched[b.lanes] += b.windows * plan.repeat
+    for lane in b.lanes.tolist():
+        lanes.seat(lane).last_step = core.step
+    for row in b.prefill:
+        lane = row.seat.lane
+        row.seat.last_step = plan.step
+        lanes.launched[lane] = row.end
+        if row.samples:
+            lanes.phase[lane] = Phase.DECODE
+    _publish(core, b, plan.step)
+    _count(core, b)
+    core.flights.append(flight)
+    return flight
+
+
+def _ends_lane(core: Core, b: Builder) -> bool:
+    if b.prefill or core.drafter is not None:
+        return True
+    ended = core.lanes.launched[b.lanes] + b.windows * b.repeat + 1 >= core.lanes.limit[b.lanes]
+    return bool(ended.any())
+
+
+def _written(core: Core, b: Builder) -> list[tuple[Int32, int]]:
+    span = core.span
+    return [
+        (r.seat.pages[r.start // span : -(-r.end // span)].copy(), r.start % span) for r in b.prefill
+    ]
+
+
+def _publish(core: Core, b: Builder, step: int) -> None:
+    for row in b.prefill:
+        seat = row.seat
+        for depth, target, kind in row.targets:
+            core.metrics.events["snapshot"] += 1
+            seat.anchors.pop(depth, None)
+            if depth <= seat.node_depth or not close.publish(core, seat, depth, target, kind, step):
+                core.cache.arena.free_states(np.array([target], np.int32))
+        for depth in [d for d in seat.slots if d <= row.end]:
+            core.cache.arena.free_states(np.array([seat.slots.pop(depth)], np.int32))
+
+
+def _count(core: Core, b: Builder) -> None:
+    metrics = core.metrics
+    metrics.events["restore"] += len(b.restores)
+    for seat, first, kind in b.admitted:
+        hit = seat.job.hit
+        assert hit is not None
+        metrics.events["admit"] += 1
+        if not first:
+            metrics.resumed_tokens += seat.target - seat.node_depth
+            continue
+        metrics.requests += 1
+        metrics.input_tokens += hit.input
+        metrics.hit_tokens += hit.hit
+        metrics.causes.update(hit.causes)
+        if kind >= 0:
+            metrics.hits += 1
+            metrics.consumed += 1
+            metrics.hits_by_kind[kind] += 1

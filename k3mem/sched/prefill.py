@@ -1,0 +1,80 @@
+"""Prefill rows of a plan: chunks of the prompts that are running, and their targets."""
+
+from __future__ import annotations
+
+from k3mem.radix import Kind
+from k3mem.sched import anchors, room
+from k3mem.sched.builder import Builder, PrefillRow
+from k3mem.sched.core import Core
+from k3mem.sched.decode import touch
+from k3mem.sched.job import Seated
+from k3mem.sched.lanes import Phase
+
+ALL, CHEAP = room.Evict.ALL, room.Evict.CHEAP
+MINOR = (Kind.CHUNK_END, Kind.INTERVAL)
+"""Kinds for which no useful checkpoint is evicted."""
+
+
+def budget_left(core: Core, b: Builder) -> int:
+    """Tokens that this plan may still compute."""
+    used = int(b.windows.sum()) + sum(r.end - r.start for r in b.prefill)
+    return core.policy.token_budget - used
+
+
+def add_rows(core: Core, b: Builder) -> None:
+    """A chunk for every running prompt, best ranks first, while the budget lasts."""
+    waiting = [s for s in core.lanes.taken() if core.lanes.phase[s.lane] == Phase.PREFILL]
+    for seat in sorted(waiting, key=lambda s: s.rank):
+        if not add_chunk(core, b, seat):
+            break
+
+
+def add_chunk(core: Core, b: Builder, seat: Seated) -> bool:
+    """One chunk of a seat's prompt; False when the budget reaches no place to end it."""
+    start = int(core.lanes.launched[seat.lane])
+    end = _chunk_end(core, b, seat, start)
+    if end <= start:
+        return False
+    span = core.span
+    whole = (-(-start // span), end // span)
+    touch(core, b, seat, -(-end // span), whole)
+    b.prefill.append(PrefillRow(seat, start, end))
+    return True
+
+
+def _chunk_end(core: Core, b: Builder, seat: Seated, start: int) -> int:
+    """Where this chunk ends: the prompt's end, or the deepest grid depth that the budget reaches; off the grid only
+    when nothing else can run."""
+    left = budget_left(core, b)
+    if left <= 0:
+        return start
+    end = anchors.cut(core, seat, start, min(seat.target, start + left))
+    if end == seat.target:
+        return end
+    on_grid = end // core.shape.grid * core.shape.grid
+    if on_grid > start:
+        return on_grid
+    return end if left >= core.policy.token_budget else start
+
+
+def add_targets(core: Core, b: Builder) -> None:
+    """Targets for the anchors inside this plan's chunks, in order of kind. No room: skipped and counted."""
+    if not core.policy.caching:
+        return
+    wanted = [
+        (anchors.PRIORITY.index(kind), depth, kind, row)
+        for row in b.prefill for depth, kind in anchors.inside(core, row.seat, row.start, row.end)
+    ]
+    for _, depth, kind, row in sorted(wanted, key=lambda w: w[:2]):
+        seat = row.seat
+        target = seat.slots.pop(depth, None)
+        if target is not None:
+            b.journal.append(lambda s=seat, d=depth, t=target: s.slots.__setitem__(d, t))
+        else:
+            target = room.take_state(core, b, CHEAP if kind in MINOR else ALL)
+        if target is None:
+            core.metrics.skipped_snapshots += 1
+            continue
+        row.targets.append((depth, target, kind))
+    for row in b.prefill:
+        row.targets.sort(key=lambda t: t[0])

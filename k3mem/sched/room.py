@@ -1,0 +1,63 @@
+"""Bytes for a plan: all of a demand or nothing, after evictions and moves; and the way back."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from k3mem.pool import Fit
+from k3mem.sched.builder import Builder
+from k3mem.sched.core import Core
+from k3mem.types import Int32, StateId
+
+
+class Evict(IntEnum):
+    """What may go to make room."""
+
+    NOTHING = 0
+    CHEAP = 1
+    """What the policy puts first: KV without a checkpoint, superseded checkpoints."""
+    ALL = 2
+    """Whatever is not locked, in the policy's order."""
+
+
+def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL) -> tuple[Int32, Int32] | None:
+    """`pages` page ids and `states` state ids, or None: not now. What is taken returns on cancel.
+
+    Moves that help are planned even when they do not yet suffice (they are progress); bounded by the policy's move
+    budget a step.
+    """
+    if not make_room(core, b, pages, states, evict):
+        return None
+    arena = core.cache.arena
+    got = arena.alloc(pages, states)
+    if got is None:
+        return None
+    page_ids, state_ids = got
+
+    def give_back() -> None:
+        if pages:
+            arena.free_pages(page_ids)
+        if states:
+            arena.free_states(state_ids)
+
+    b.journal.append(give_back)
+    return page_ids, state_ids
+
+
+def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL) -> bool:
+    """Whether the demand can be allocated right now, after evictions and moves."""
+    cache, arena = core.cache, core.cache.arena
+    if evict == Evict.ALL:
+        fit = cache.room(pages, states)
+    else:
+        fit = cache.cheap_room(pages, states) if evict == Evict.CHEAP else arena.fits(pages, states)
+    if fit == Fit.MOVES and core.move_left > 0:
+        core.moves(b, arena.make_room(pages, states, core.move_left))
+        fit = arena.fits(pages, states)
+    return fit == Fit.NOW
+
+
+def take_state(core: Core, b: Builder, evict: Evict) -> StateId | None:
+    """One state, or None."""
+    got = take(core, b, 0, 1, evict)
+    return None if got is None else StateId(int(got[1][0]))

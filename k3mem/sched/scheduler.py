@@ -1,0 +1,259 @@
+"""The scheduler: plan, launched, commit, cancel, fail. Verbs over one `Core`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, UnknownRequest
+from k3mem.executor import Capabilities, Ticket
+from k3mem.plan import Plan, Result, Seat
+from k3mem.policy import Policy
+from k3mem.request import Output, Request, RequestId
+from k3mem.sched import admit, close, commit, decode, failure, forward, launch, prefill
+from k3mem.sched.builder import Builder
+from k3mem.sched.cache import Cache
+from k3mem.sched.core import Core, Drafter, Flight
+from k3mem.sched.job import End, Job
+from k3mem.sched.lanes import Lanes, Phase
+from k3mem.shape import Shape
+from k3mem.types import Int32
+
+
+class Scheduler:
+    """Decides what every step does. Knows no executor; `Engine` carries plans to one and results back."""
+
+    def __init__(self, shape: Shape, policy: Policy, capacity_bytes: int, capabilities: Capabilities,
+                 clock: Callable[[], float], drafter: Drafter | None = None, window: int = 1) -> None:
+        scratch = policy.max_running * window * shape.record_bytes if drafter is not None else 0
+        cache = Cache(shape, policy, capacity_bytes, scratch)
+        self.core = Core(shape, policy, cache, Lanes(policy.max_running), capabilities, clock, drafter, window)
+
+    # -- requests
+
+    def submit(self, request: Request, tokens: Int32) -> None:
+        """Queue a request whose tokens (media interned) were checked. Raises InvalidRequest for an id in use,
+        RequestTooLarge for one that could never run even alone; nothing has changed then."""
+        core, shape = self.core, self.core.shape
+        if request.id in core.jobs:
+            raise InvalidRequest(f"request {request.id!r} is still in flight; use another id, or wait for its end")
+        limit = len(tokens) + request.max_new_tokens
+        if limit > shape.max_tokens:
+            core.metrics.rejected += 1
+            raise RequestTooLarge(f"request {request.id!r}: {len(tokens)} + {request.max_new_tokens} tokens exceed the "
+                                  f"model's {shape.max_tokens}; shorten it")
+        pages = -(-limit // core.span)
+        if not core.cache.arena.capacity_for(pages, 1):
+            core.metrics.rejected += 1
+            raise RequestTooLarge(f"request {request.id!r}: {limit} tokens need {pages} pages and a state, more than "
+                                  f"the whole arena holds; shorten it or enlarge capacity_bytes")
+        job = Job(request, core.cache.scope(request.scope), core.serial, tokens, len(tokens), len(tokens), limit)
+        core.serial += 1
+        core.timed |= request.deadline is not None
+        core.jobs[request.id] = job
+        core.queue.add(job)
+        core.metrics.events["submit"] += 1
+
+    def abort(self, request_id: RequestId, reason: str = "abort") -> None:
+        """End a request at the next plan; a row already launched is a counted overrun. Raises UnknownRequest."""
+        core = self.core
+        job = core.jobs.get(request_id)
+        if job is None or job.reason is not None:
+            raise UnknownRequest(f"no request {request_id!r} is waiting or running; it may have ended already")
+        job.reason = reason
+        core.metrics.aborts += 1
+        core.metrics.events["abort"] += 1
+        core.outputs.append(Output(request_id, [], True, reason))
+        if job in core.queue:
+            core.queue.remove(job)
+            del core.jobs[request_id]
+            return
+        seat = next(s for s in core.lanes.taken() if s.job is job)
+        if seat.end is None:
+            close.mark(core, seat, End.ABORT)
+        else:
+            seat.end = End.ABORT
+        if core.open is None:
+            close.settle(core, seat)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request waits, runs or drains."""
+        core = self.core
+        return bool(core.jobs or core.flights or core.outputs)
+
+    # -- one step
+
+    def plan(self) -> Plan | None:
+        """The next step, or None with the reason in `core.waits_for`. Launch or cancel it before planning again."""
+        core = self.core
+        if core.open is not None:
+            raise RuntimeError(f"plan {core.open.step} is open: launch() or cancel() it first")
+        self._expire()
+        self._settle()
+        core.move_left = core.policy.move_budget
+        b = core.open = Builder(core.step + 1)
+        if core.resync:
+            self._reseat(b)
+        else:
+            b.lane_pages += [(s.lane, i, p) for s, i, p in core.deltas if core.lanes.seats[s.lane] is s]
+        for seat in core.lanes.taken():
+            seat.lent = None
+        if core.policy.eager:
+            core.moves(b, core.cache.arena.compact(core.move_left))
+        decode.add_rows(core, b)
+        prefill.add_rows(core, b)
+        admit.admit(core, b)
+        prefill.add_targets(core, b)
+        decode.add_snapshots(core, b)
+        forward.extend(core, b)
+        if not (b.has_rows or b.moves or b.admitted):
+            core.open = None
+            self._idle()
+            return None
+        return self._finish(b)
+
+    def _finish(self, b: Builder) -> Plan:
+        core, arena = self.core, self.core.cache.arena
+        page_table, state_table = arena.drain()
+        b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
+        if core.resync:
+            page_table, state_table = arena.tables()
+        return b.finish(core.lanes.generation, page_table, state_table, core.resync)
+
+    def launched(self, plan: Plan, ticket: Ticket) -> Flight:
+        """The open plan is on the stream."""
+        b = self._open(plan)
+        self.core.open = None
+        return launch.launched(self.core, b, plan, ticket)
+
+    def cancel(self, plan: Plan) -> None:
+        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone."""
+        b = self._open(plan)
+        b.undo()
+        self.core.open = None
+        self._settle()
+
+    def missed(self) -> None:
+        """A launch failed without effect: the plan was cancelled; the next one is a resync."""
+        core = self.core
+        core.resync = True
+        core.metrics.failures += 1
+        core.failures += 1
+        failure.give_up(core)
+
+    def commit(self, flight: Flight, result: Result) -> list[Output]:
+        """Book the oldest flight's result."""
+        self._oldest(flight)
+        out = commit.commit(self.core, flight, result)
+        self.core.flights.popleft()
+        return out
+
+    def fail(self, flight: Flight, effect: Effect) -> None:
+        """The oldest flight failed, and with it all after it. Raises ExecutorFailed when it is hopeless."""
+        core = self.core
+        self._oldest(flight)
+        if core.open is not None:
+            core.open.undo()
+            core.open = None
+        failed = list(core.flights)
+        core.flights.clear()
+        failure.fail(core, failed, effect, flight.plan.step)
+
+    # -- helpers
+
+    def _open(self, plan: Plan) -> Builder:
+        b = self.core.open
+        if b is None or b.step != plan.step:
+            raise RuntimeError(f"plan {plan.step} is not open: launch or cancel each plan once, right after plan()")
+        return b
+
+    def _oldest(self, flight: Flight) -> None:
+        if not self.core.flights or self.core.flights[0] is not flight:
+            raise RuntimeError(f"step {flight.plan.step} is not the oldest in flight: commit in launch order")
+
+    def _expire(self) -> None:
+        """End requests past their deadline."""
+        core = self.core
+        if not core.timed:
+            return
+        now = core.clock()
+        for job in list(core.jobs.values()):
+            deadline = job.request.deadline
+            if deadline is not None and deadline <= now and job.reason is None:
+                self.abort(job.request.id, "deadline")
+
+    def _settle(self) -> None:
+        for lane in list(self.core.ending):
+            close.settle(self.core, self.core.lanes.seat(lane))
+
+    def _idle(self) -> None:
+        """Say what an empty plan waits for. Waiting with everything free is a broken invariant."""
+        core = self.core
+        if core.flights:
+            core.waits_for = "commit"
+        elif not core.jobs:
+            core.waits_for = "nothing"
+        elif core.cache.arena.leases:
+            core.waits_for = "leases"
+        else:
+            core.stalls += 1
+            core.waits_for = "memory"
+            if core.stalls > 1:
+                raise Corrupted(f"{len(core.queue)} requests wait, {core.lanes.running} run, nothing is in flight and "
+                                "no row can be planned; report this with engine.stats()")
+            return
+        core.stalls = 0
+
+    def _reseat(self, b: Builder) -> None:
+        """A resync plan carries every lane and every page list whole."""
+        core = self.core
+        for seat in core.lanes.taken():
+            job, lane = seat.job, seat.lane
+            depth = int(core.lanes.launched[lane])
+            last = int(job.tokens[depth]) if core.lanes.phase[lane] == Phase.DECODE else -1
+            b.seats.append(Seat(
+                lane=lane, generation=seat.generation, scope=core.cache.digest(job.scope), state=seat.state,
+                depth=depth, prompt=job.prompt, limit=job.limit, last_token=last, sampling=job.request.sampling,
+            ))
+            b.lane_pages.append((lane, 0, seat.pages[: seat.touched].copy()))
+
+    def check(self) -> None:
+        """Every invariant of cache, lanes and their meeting. Raises Corrupted. O(everything)."""
+        core = self.core
+        core.cache.check()
+        core.lanes.check()
+        _check_owners(core)
+
+
+def _check_owners(core: Core) -> None:
+    """Every live page and state has an owner, and no state has two."""
+    arena, tree = core.cache.arena, core.cache.tree
+    seats = core.lanes.taken()
+    usage = arena.usage()
+    owned = np.concatenate([np.zeros(0, np.int32), *(s.pages[s.owned : s.page_count] for s in seats)])
+    refs = tree.page_refs(arena.page_id_end) + np.bincount(owned, minlength=arena.page_id_end)
+    held = arena.page_refs()
+    wrong = np.flatnonzero(refs[1:] != held[1 : len(refs)]) + 1
+    if len(wrong):
+        page = int(wrong[0])
+        raise Corrupted(f"page {page} has {held[page]} references, but its owners hold {refs[page]}")
+    states = [int(s.state) for s in seats if s.state >= 0]
+    states += [int(t) for s in seats for t in s.slots.values()]
+    states += [int(t) for s in seats for t in (s.extra.latest, s.extra.pending) if t is not None]
+    if core.open is not None:
+        states += [int(t) for r in core.open.prefill for _, t, _ in r.targets]
+    held_states = tree.walk().state
+    states += held_states[held_states >= 0].tolist()
+    if len(set(states)) != len(states):
+        twice = next(s for s in states if states.count(s) > 1)
+        raise Corrupted(f"state {twice} has two owners")
+    if len(states) != usage.live_states:
+        raise Corrupted(f"{usage.live_states} states are live, but {len(states)} have an owner")
+    for seat in seats:
+        if tree.info(seat.node).lock < 1:
+            raise Corrupted(f"lane {seat.lane} stands on node {seat.node} without a lock")
+
+
+__all__ = ["Job", "Scheduler"]

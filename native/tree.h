@@ -1,0 +1,129 @@
+/* The token tree: which prefixes are known, where their KV pages and checkpoints are, what may be evicted.
+ *
+ *   root --[0,128)--> n1 --[128,192)--> n2 --[192,230)--> tail      page_tokens = 64: edges start at page multiples;
+ *                       \--[128,256)--> n3                          only a tail ends inside a page and has no children
+ *
+ * A node's checkpoint, if any, stands at the node's end. A node is KV (it has pages) or a ghost (tokens only); the
+ * ancestors of a KV node are KV. One tree has many roots, one a scope; scopes share nothing.
+ *
+ * Ids of pages and states come from the caller, who counts their references; the tree only reports what it took, kept
+ * or let go. Nodes are int32 indexes and are reused. No global state; one thread. Costs: n nodes, c children of a
+ * node, P page_tokens, "path" the number of nodes from the root.
+ */
+#ifndef K3_TREE_H
+#define K3_TREE_H
+
+#include "k3.h"
+
+/* cffi: begin */
+typedef struct k3_tree k3_tree;
+
+typedef struct {
+    int32_t node, depth, state; /* deepest usable checkpoint: its node, depth and state; else root, 0, -1 */
+    int32_t known;              /* leading tokens on any known path, ghosts included */
+    int32_t kv;                 /* leading tokens on paths with KV */
+    int32_t evicted;            /* depth of the deepest matched node that lost its checkpoint, else 0 */
+    int32_t full;               /* depth of the deepest matched checkpoint whatever the limit, else 0 */
+} k3_match;
+
+typedef struct {
+    int32_t node;         /* the node that ends at the published depth */
+    int32_t taken;        /* 1: the state now belongs to the tree */
+    int32_t adopted_from; /* pages [adopted_from, end / P) of the publisher now belong to the tree */
+    int32_t n_replaced;   /* pairs (index, the tree's page id) in k3_tree_out_pages */
+    int32_t shared_page;  /* page id that a new tail references, else -1 */
+} k3_published;
+
+typedef struct {
+    int32_t node, kind, state, depth;
+    int32_t n_pages; /* page ids in k3_tree_out_pages */
+    int32_t tokens;  /* tokens whose KV went */
+    int32_t unused;  /* 1: a checkpoint that was never touched */
+} k3_evicted;
+
+typedef struct {
+    int32_t depth, start, parent, state, kind, lock, children, scope;
+    int32_t has_kv, superseded, is_tail, had_state;
+    int64_t stamp, kv_stamp;
+} k3_node_info;
+
+typedef struct {
+    int64_t nodes, checkpoints, kv_pages, kv_tokens, ghost_tokens, locks, edge_tokens, metadata_bytes;
+} k3_tree_counters;
+
+/* New tree. classes: kinds x 2 bytes (class by kind and superseded), each < 255. ghost_tokens: most tokens in ghosts,
+ * -1 = unlimited. NULL when memory is out. O(1). */
+k3_tree *k3_tree_new(int32_t page_tokens, const uint8_t *classes, int32_t kinds, int64_t ghost_tokens);
+/* Frees all. O(n). */
+void k3_tree_free(k3_tree *t);
+/* Text of the last K3_E_CORRUPT. O(1). */
+const char *k3_tree_error(const k3_tree *t);
+/* Page ids that the last call on this tree put out; valid until the next call. O(1). */
+const int32_t *k3_tree_out_pages(const k3_tree *t);
+/* State ids that the last drop or flush put out. O(1). */
+const int32_t *k3_tree_out_states(const k3_tree *t);
+
+/* New root; returns its scope (0, 1, ...) or an error. Amortised O(1). */
+int32_t k3_tree_new_scope(k3_tree *t);
+/* The scope's root node or K3_E_ARG. O(1). */
+int32_t k3_tree_root(const k3_tree *t, int32_t scope);
+
+/* Longest known prefix of tokens[0:n] and its deepest checkpoint with depth <= limit and stamp < before_step. Pure
+ * read, no allocation. O(n + path * P log c). */
+int k3_tree_match(k3_tree *t, int32_t scope, const int32_t *tokens, int32_t n, int32_t limit, int64_t before_step,
+                  k3_match *out);
+/* Adds tokens[depth(node):end] below node and attaches the checkpoint there; pages[i] covers [i P, (i+1) P).
+ * O(end - depth(node) + P + edges split), plus log n a node; superseding walks up single children to a checkpoint. */
+int k3_tree_publish(k3_tree *t, int32_t node, const int32_t *tokens, int32_t end, const int32_t *pages,
+                    int32_t n_pages, int32_t state, int32_t kind, int64_t stamp, k3_published *out);
+
+/* Marks as used now. O(log n). */
+int k3_tree_touch(k3_tree *t, int32_t node);
+/* One more lock. O(log n). */
+int k3_tree_lock(k3_tree *t, int32_t node);
+/* One lock less; K3_E_CORRUPT below 0. O(log n). */
+int k3_tree_unlock(k3_tree *t, int32_t node);
+
+/* Detaches the checkpoint; returns its state id or an error. O(log n). */
+int32_t k3_tree_take(k3_tree *t, int32_t node);
+/* Removes the entry with the smallest key outside the path root..protect (-1: none protected). 1: a victim in *out,
+ * 0: nothing is evictable. Amortised O(log n + path to protect + protected entries met). */
+int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out);
+/* Removes the state of least loss if more than `limit` capped checkpoints of `kinds` (bit set) lie on the path above
+ * node. 1: a victim in *out, 0: none. O(path). */
+int k3_tree_cap(k3_tree *t, int32_t node, int32_t limit, uint32_t kinds, k3_evicted *out);
+/* After a failed step: see tree.py. damaged_rows by page id, damaged_states by state id. O(n + pages). */
+int k3_tree_drop(k3_tree *t, int64_t stamp, const int32_t *damaged_rows, int32_t n_rows, const uint8_t *damaged_states,
+                 int32_t n_states, int32_t *n_states_out, int32_t *n_pages_out);
+/* Drops every unlocked checkpoint and all KV outside locked paths; forgets ghosts. O(n log n). */
+int k3_tree_flush(k3_tree *t, int32_t *n_states_out, int32_t *n_pages_out);
+/* Forgets all ghosts without a locked descendant. O(ghosts log n). */
+int k3_tree_forget_ghosts(k3_tree *t);
+
+/* Depth of a node or an error. O(1). */
+int32_t k3_tree_depth(k3_tree *t, int32_t node);
+/* Page ids of [0, depth), root first, into out[ceil(depth / P)]. O(pages + path). */
+int k3_tree_pages(k3_tree *t, int32_t node, int32_t *out);
+/* Tokens of [0, depth) into out[depth]. O(depth + path). */
+int k3_tree_path_tokens(k3_tree *t, int32_t node, int32_t *out);
+/* O(1). */
+int k3_tree_info(k3_tree *t, int32_t node, k3_node_info *out);
+/* O(1). */
+void k3_tree_count(const k3_tree *t, k3_tree_counters *out);
+/* All KV nodes but roots, by node id, into arrays of counters.nodes entries each; returns how many. O(n). */
+int32_t k3_tree_walk(const k3_tree *t, int32_t *node, int32_t *depth, int32_t *state, int64_t *stamp, int32_t *scope);
+
+/* out[page id] = nodes that hold the page, for ids < n. O(pages). */
+void k3_tree_page_refs(const k3_tree *t, int32_t *out, int32_t n);
+/* Class of the entry that k3_tree_evict(t, -1, ..) would remove, or -1 if there is none. O(1). */
+int32_t k3_tree_next_class(const k3_tree *t);
+
+/* Every invariant; K3_E_CORRUPT with the table, node and value in k3_tree_error. O(n log n + tokens + pages). */
+int k3_tree_check(k3_tree *t);
+/* For tests: where a table lies. Node fields by name (one word a node), "roots", "evictable", "ghosts" (the heaps),
+ * "counters", and of one node "tokens" and "pages". count words of width bytes, stride bytes apart. */
+int k3_tree_table(k3_tree *t, const char *name, int32_t node, void **ptr, int32_t *count, int32_t *width,
+                  int32_t *stride);
+/* cffi: end */
+
+#endif

@@ -1,0 +1,267 @@
+/* The whole of the tree's invariants, walked from the plain ranges up, so that one broken word is named and never
+ * followed. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tree_internal.h"
+
+#define FAIL(table, x, value, why) \
+    return corrupt(t, "tree table '%s', node %d: value %lld: %s", table, (int)(x), (long long)(value), why)
+#define NEED(ok, table, x, value, why) \
+    do { \
+        if (!(ok)) FAIL(table, x, value, why); \
+    } while (0)
+
+/* Each counter, and the table whose words it adds up. */
+static const char *const COUNTER_NAMES[COUNTERS][2] = {{"nodes", "flags"},    {"checkpoints", "state"},
+                                                       {"kv_pages", "len"},   {"kv_tokens", "len"},
+                                                       {"ghost_tokens", "len"}, {"locks", "lock"}};
+
+static int check_free(k3_tree *t) {
+    int64_t live = 0, free_nodes = 0;
+    for (int32_t x = 0; x < t->top; x++) {
+        NEED((t->nodes[x].flags & ~63) == 0, "flags", x, t->nodes[x].flags, "unknown bits");
+        live += t->nodes[x].flags & LIVE;
+    }
+    for (int32_t x = t->free; x != NONE; x = t->nodes[x].parent, free_nodes++) {
+        NEED(x >= 0 && x < t->top, "parent", x, x, "free list leads outside the nodes");
+        NEED(t->nodes[x].flags == 0, "flags", x, t->nodes[x].flags, "a node of the free list is in use");
+        NEED(free_nodes < t->top, "parent", x, t->nodes[x].parent, "free list has a cycle");
+    }
+    NEED(live + free_nodes == t->top, "flags", t->free, live, "live nodes and free list do not add up");
+    for (int32_t s = 0; s < t->n_roots; s++) {
+        int32_t x = t->roots[s];
+        NEED(is_live(t, x) && t->nodes[x].flags & ROOT, "roots", s, x, "not a root node");
+        NEED(t->nodes[x].scope == s, "roots", s, x, "root of another scope");
+    }
+    return K3_OK;
+}
+
+static bool link_ok(const k3_tree *t, int32_t x) { return x == NONE || is_live(t, x); }
+
+/* Every word of one node lies in its range; nothing is followed yet. */
+static int check_words(k3_tree *t, int32_t x) {
+    const node *n = &t->nodes[x];
+    bool root = n->flags & ROOT;
+    NEED(root ? n->parent == NONE : is_live(t, n->parent), "parent", x, n->parent, "no such node");
+    NEED(link_ok(t, n->left), "left", x, n->left, "no such node");
+    NEED(link_ok(t, n->right), "right", x, n->right, "no such node");
+    for (int bit = 0; bit < 2; bit++) {
+        NEED(link_ok(t, n->kids[bit]), bit ? "kids_kv" : "kids_ghost", x, n->kids[bit], "no such node");
+        NEED(n->count[bit] >= 0 && (n->count[bit] > 0) == (n->kids[bit] != NONE), bit ? "count_kv" : "count_ghost", x,
+             n->count[bit], "does not fit the children");
+    }
+    NEED(n->start >= 0 && n->start % t->page == 0, "start", x, n->start, "not a page multiple");
+    NEED(root ? n->len == 0 : n->len > 0 && n->len <= INT32_MAX - n->start, "len", x, n->len, "no possible length");
+    NEED(!is_tail(t, n) || children_of(n) == 0, "len", x, n->len, "ends inside a page but has children");
+    NEED(n->state >= NONE, "state", x, n->state, "no state id");
+    NEED(n->state < 0 || (kv_bit(n) && !root), "state", x, n->state, "a checkpoint without KV");
+    NEED(n->lock >= 0, "lock", x, n->lock, "below 0");
+    NEED(n->kind < t->kinds, "kind", x, n->kind, "no such kind");
+    NEED(n->touch <= t->clock, "touch", x, n->touch, "ahead of the clock");
+    NEED(n->stamp <= t->last_stamp && (n->state < 0 ? n->stamp == -1 : n->stamp >= 0), "stamp", x, n->stamp,
+         "no stamp of this node");
+    NEED(n->kv_stamp <= t->last_stamp && (kv_bit(n) && !root ? n->kv_stamp >= 0 : n->kv_stamp == -1), "kv_stamp", x,
+         n->kv_stamp, "no stamp of this node");
+    NEED(n->scope >= 0 && n->scope < t->n_roots, "scope", x, n->scope, "no such scope");
+    NEED(!root || t->roots[n->scope] == x, "scope", x, n->scope, "not the root of its scope");
+    NEED(n->mark <= t->epoch, "mark", x, n->mark, "ahead of the epoch");
+    NEED(!root || kv_bit(n), "flags", x, n->flags, "a root counts as KV");
+    NEED(root == (n->tokens == NULL), "flags", x, n->flags, "only a root has no tokens");
+    NEED((n->pages != NULL) == (kv_bit(n) && !root), "flags", x, n->flags, "KV and pages disagree");
+    NEED(!(n->flags & SUPERSEDED) ||
+             (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
+              n->count[1] == 1),
+         "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
+    return K3_OK;
+}
+
+/* The arrays of a node, once the counters have shown that its length is right. */
+static int check_arrays(k3_tree *t, int32_t x) {
+    const node *n = &t->nodes[x];
+    for (int32_t i = 0; i < n->len; i++) NEED(n->tokens[i] >= 0, "tokens", x, n->tokens[i], "no token id");
+    for (int32_t i = 0; n->pages && i < pages_of(t, n->len); i++)
+        NEED(n->pages[i] >= 0, "pages", x, n->pages[i], "no page id");
+    return K3_OK;
+}
+
+/* One treap in order. Priorities fall along every link, so it ends even where links are wrong. */
+static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *before, int32_t *seen) {
+    const node *n = &t->nodes[x];
+    for (int side = 0; side < 2; side++) {
+        int32_t c = side ? n->right : n->left;
+        if (side) {
+            const node *b = *before == NONE ? NULL : &t->nodes[*before];
+            NEED(!b || order(t, b->tokens, b->len, n->tokens, n->len) < 0, "tokens", x, *before,
+                 "siblings out of order or with a common first page");
+            int32_t after, twin = bit ? NONE : child_at_or_before(t, t->nodes[p].kids[1], n->tokens, n->len, &after);
+            NEED(twin == NONE || order(t, t->nodes[twin].tokens, t->nodes[twin].len, n->tokens, n->len) != 0, "tokens",
+                 x, twin, "a ghost and a KV sibling share the first page");
+            *before = x;
+            ++*seen;
+            NEED(*seen <= t->nodes[p].count[bit], bit ? "count_kv" : "count_ghost", p, t->nodes[p].count[bit],
+                 "fewer than the children");
+        }
+        if (c == NONE) continue;
+        NEED(priority(c) < priority(x), side ? "right" : "left", x, c, "treap order broken");
+        NEED(t->nodes[c].parent == p, side ? "right" : "left", x, c, "its parent is another (table 'parent')");
+        NEED(kv_bit(&t->nodes[c]) == bit, side ? "right" : "left", x, c, "KV among ghosts or the reverse");
+        int rc = check_treap(t, p, bit, c, before, seen);
+        if (rc < 0) return rc;
+    }
+    return K3_OK;
+}
+
+static int check_children(k3_tree *t, int32_t p, int64_t *linked) {
+    const node *n = &t->nodes[p];
+    for (int bit = 1; bit >= 0; bit--) { /* KV first: each ghost is then looked up among them */
+        int32_t top = n->kids[bit], before = NONE, seen = 0;
+        if (top == NONE) continue;
+        const char *table = bit ? "kids_kv" : "kids_ghost";
+        NEED(t->nodes[top].parent == p, table, p, top, "its parent is another (table 'parent')");
+        NEED(kv_bit(&t->nodes[top]) == bit, table, p, top, "KV among ghosts or the reverse");
+        NEED(!bit || kv_bit(n), table, p, top, "KV below a ghost");
+        int rc = check_treap(t, p, bit, top, &before, &seen);
+        if (rc < 0) return rc;
+        NEED(seen == n->count[bit], bit ? "count_kv" : "count_ghost", p, n->count[bit], "not the number of children");
+        *linked += seen;
+    }
+    return K3_OK;
+}
+
+static int check_heap(k3_tree *t, int which) {
+    const heap *h = &t->heaps[which];
+    const char *table = which == EVICTABLE ? "evictable" : "ghosts";
+    NEED(h->n >= 0 && h->n <= t->cap, table, NONE, h->n, "impossible size");
+    for (int32_t i = 0; i < h->n; i++) {
+        int32_t x = h->at[i];
+        NEED(is_live(t, x), table, x, i, "not a node");
+        NEED(kv_bit(&t->nodes[x]) == which, table, x, i, "stands in the wrong heap");
+        NEED(t->nodes[x].seat == i, table, x, i, "its seat (table 'seat') is another");
+        NEED(i == 0 || heap_key(t, h->at[(i - 1) / 2]) <= heap_key(t, x), table, x, i,
+             "heap order broken (tables 'touch', 'kind')");
+    }
+    return K3_OK;
+}
+
+static int compare_pair(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts (id << 32 | node) and names an id that stands twice. */
+static int check_unique(k3_tree *t, int64_t *pairs, int64_t n, const char *table) {
+    qsort(pairs, (size_t)n, sizeof *pairs, compare_pair);
+    for (int64_t i = 1; i < n; i++)
+        NEED(pairs[i] >> 32 != pairs[i - 1] >> 32, table, pairs[i] & 0x7fffffff, pairs[i] >> 32, "has two owners");
+    return K3_OK;
+}
+
+static int check_owners(k3_tree *t) {
+    int64_t n_states = 0, n_pages = 0, most = t->counters[KV_PAGES];
+    int64_t *states = malloc(sizeof *states * (size_t)(t->top + 1)), *pages = malloc(sizeof *pages * (size_t)(most + 1));
+    int rc = states && pages ? K3_OK : K3_E_MEMORY;
+    for (int32_t x = 0; rc == K3_OK && x < t->top; x++) {
+        const node *n = &t->nodes[x];
+        if (!(n->flags & LIVE)) continue;
+        if (n->state >= 0) states[n_states++] = (int64_t)n->state << 32 | x;
+        for (int32_t i = 0; n->pages && i < n->len / t->page; i++) pages[n_pages++] = (int64_t)n->pages[i] << 32 | x;
+    }
+    if (rc == K3_OK) rc = check_unique(t, states, n_states, "state");
+    if (rc == K3_OK) rc = check_unique(t, pages, n_pages, "pages");
+    free(states);
+    free(pages);
+    return rc;
+}
+
+static int check_counters(k3_tree *t) {
+    int64_t sum[COUNTERS] = {0};
+    for (int32_t x = 0; x < t->top; x++) {
+        const node *n = &t->nodes[x];
+        if (!(n->flags & LIVE)) continue;
+        sum[NODES]++;
+        sum[CHECKPOINTS] += n->state >= 0;
+        sum[KV_PAGES] += n->pages ? pages_of(t, n->len) : 0;
+        sum[kv_bit(n) ? KV_TOKENS : GHOST_TOKENS] += n->len;
+        sum[LOCKS] += n->lock;
+    }
+    for (int i = 0; i < COUNTERS; i++)
+        if (sum[i] != t->counters[i])
+            return corrupt(t, "tree table 'counters', %s: value %lld, but the nodes (table '%s') add up to %lld",
+                           COUNTER_NAMES[i][0], (long long)t->counters[i], COUNTER_NAMES[i][1], (long long)sum[i]);
+    NEED(t->cap_pages >= 2 * sum[KV_PAGES], "counters", NONE, t->cap_pages, "no room to put all pages out");
+    return K3_OK;
+}
+
+int k3_tree_check(k3_tree *t) {
+    int rc = check_free(t);
+    int64_t linked = 0;
+    for (int32_t x = 0; rc == K3_OK && x < t->top; x++)
+        if (t->nodes[x].flags & LIVE) rc = check_words(t, x);
+    if (rc == K3_OK) rc = check_counters(t);
+    for (int32_t x = 0; rc == K3_OK && x < t->top; x++)
+        if (t->nodes[x].flags & LIVE) rc = check_arrays(t, x);
+    for (int32_t x = 0; rc == K3_OK && x < t->top; x++)
+        if (t->nodes[x].flags & LIVE) rc = check_children(t, x, &linked);
+    if (rc == K3_OK) rc = check_heap(t, GHOSTS);
+    if (rc == K3_OK) rc = check_heap(t, EVICTABLE);
+    if (rc < 0) return rc;
+    NEED(linked + t->n_roots == t->counters[NODES], "parent", NONE, linked, "nodes that no parent links to");
+    for (int32_t x = 0; x < t->top; x++) {
+        const node *n = &t->nodes[x];
+        if (!(n->flags & LIVE)) continue;
+        const heap *h = &t->heaps[kv_bit(n)];
+        NEED((n->seat != NONE) == belongs_in_heap(t, x), "seat", x, n->seat, "in a heap and eligible disagree");
+        NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && h->at[n->seat] == x), "seat", x, n->seat,
+             "not its place in the heap");
+        if (n->parent == NONE) continue;
+        NEED(n->start == depth_of(&t->nodes[n->parent]), "start", x, n->start, "not where the parent ends");
+        NEED(n->scope == t->nodes[n->parent].scope, "scope", x, n->scope, "not the parent's");
+    }
+    return check_owners(t);
+}
+
+typedef struct {
+    const char *name;
+    size_t offset, width;
+} field;
+
+#define FIELD(name, member) {name, offsetof(node, member), sizeof(((node *)0)->member)}
+
+static const field FIELDS[] = {
+    FIELD("touch", touch),        FIELD("stamp", stamp),           FIELD("kv_stamp", kv_stamp),
+    FIELD("parent", parent),      FIELD("left", left),             FIELD("right", right),
+    FIELD("kids_ghost", kids[0]), FIELD("kids_kv", kids[1]),       FIELD("count_ghost", count[0]),
+    FIELD("count_kv", count[1]),  FIELD("start", start),           FIELD("len", len),
+    FIELD("state", state),        FIELD("lock", lock),             FIELD("seat", seat),
+    FIELD("scope", scope),        FIELD("mark", mark),             FIELD("kind", kind),
+    FIELD("flags", flags),
+};
+
+static int give_table(void *at, int64_t n, size_t size, void **ptr, int32_t *count, int32_t *width, int32_t *stride) {
+    *ptr = at;
+    *count = (int32_t)n;
+    *width = *stride = (int32_t)size;
+    return K3_OK;
+}
+
+int k3_tree_table(k3_tree *t, const char *name, int32_t x, void **ptr, int32_t *count, int32_t *width,
+                  int32_t *stride) {
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        if (strcmp(name, FIELDS[i].name) != 0) continue;
+        give_table((char *)t->nodes + FIELDS[i].offset, t->top, FIELDS[i].width, ptr, count, width, stride);
+        *stride = (int32_t)sizeof(node);
+        return K3_OK;
+    }
+    if (!strcmp(name, "roots")) return give_table(t->roots, t->n_roots, 4, ptr, count, width, stride);
+    if (!strcmp(name, "evictable"))
+        return give_table(t->heaps[EVICTABLE].at, t->heaps[EVICTABLE].n, 4, ptr, count, width, stride);
+    if (!strcmp(name, "ghosts")) return give_table(t->heaps[GHOSTS].at, t->heaps[GHOSTS].n, 4, ptr, count, width, stride);
+    if (!strcmp(name, "counters")) return give_table(t->counters, COUNTERS, 8, ptr, count, width, stride);
+    if (!is_live(t, x)) return K3_E_ARG;
+    const node *n = &t->nodes[x];
+    if (!strcmp(name, "tokens")) return give_table(n->tokens, n->len, 4, ptr, count, width, stride);
+    if (!strcmp(name, "pages"))
+        return give_table(n->pages, n->pages ? pages_of(t, n->len) : 0, 4, ptr, count, width, stride);
+    return K3_E_ARG;
+}

@@ -1,0 +1,112 @@
+/* Inside of the token tree: the node, its two ordered sets of children, the two heaps. */
+#ifndef K3_TREE_INTERNAL_H
+#define K3_TREE_INTERNAL_H
+
+#include <string.h>
+
+#include "tree.h"
+
+enum { NONE = -1 };
+enum { LIVE = 1, KV = 2, SUPERSEDED = 4, HAD_STATE = 8, USED = 16, ROOT = 32 };
+enum { GHOSTS = 0, EVICTABLE = 1 }; /* heaps; also children by their KV bit */
+enum { KINDS_MAX = 32 };
+enum { NODES, CHECKPOINTS, KV_PAGES, KV_TOKENS, GHOST_TOKENS, LOCKS, COUNTERS };
+
+/* Children stand in two treaps, ghosts [0] and KV [1], ordered by the tokens of the edge's first page (a shorter edge
+ * before its extension); a treap's priority is a hash of the node id. Free nodes are chained through `parent`. */
+typedef struct {
+    uint64_t touch;
+    int64_t stamp, kv_stamp;
+    int32_t *tokens; /* len, own copy; NULL at a root */
+    int32_t *pages;  /* ceil(len / P); NULL at a root or ghost */
+    int32_t parent;
+    int32_t left, right;
+    int32_t kids[2], count[2];
+    int32_t start, len;
+    int32_t state;
+    int32_t lock;
+    int32_t seat; /* place in the heap of its KV bit, or NONE */
+    int32_t scope;
+    uint32_t mark; /* == epoch: on a path marked by the present call */
+    uint8_t kind, flags;
+} node;
+
+typedef struct {
+    int32_t *at;
+    int32_t n;
+} heap;
+
+struct k3_tree {
+    node *nodes;
+    int32_t cap, top, free; /* nodes [0, top) have been used, free ones are chained from `free` */
+    int32_t page, kinds;
+    int32_t *roots;
+    int32_t n_roots, cap_roots;
+    heap heaps[2];   /* room for `cap` entries each, so that seating never allocates */
+    int32_t *states; /* room for `cap` state ids to put out */
+    int32_t *pages;  /* room for cap_pages >= 2 x KV_PAGES page ids to put out */
+    int64_t cap_pages;
+    int32_t n_states, n_pages;
+    uint64_t clock;
+    int64_t last_stamp; /* largest stamp seen */
+    int64_t ghost_limit;
+    uint32_t epoch;
+    int64_t counters[COUNTERS];
+    uint8_t classes[KINDS_MAX][2];
+    char error[256];
+};
+
+/* Tokens that a and b have in common, at most n; near memcmp on long runs. O(result). */
+static inline int32_t common(const int32_t *a, const int32_t *b, int32_t n) {
+    int32_t i = 0;
+    while (n - i >= 512 && memcmp(a + i, b + i, 512 * sizeof *a) == 0) i += 512;
+    while (n - i >= 32 && memcmp(a + i, b + i, 32 * sizeof *a) == 0) i += 32;
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+static inline int32_t depth_of(const node *n) { return n->start + n->len; }
+static inline int32_t pages_of(const k3_tree *t, int32_t tokens) { return tokens / t->page + (tokens % t->page != 0); }
+static inline int kv_bit(const node *n) { return (n->flags & KV) != 0; }
+static inline int32_t children_of(const node *n) { return n->count[0] + n->count[1]; }
+static inline bool is_tail(const k3_tree *t, const node *n) { return n->len % t->page != 0; }
+static inline bool is_live(const k3_tree *t, int32_t x) { return x >= 0 && x < t->top && (t->nodes[x].flags & LIVE); }
+
+/* A bijection of node ids, so priorities never tie. */
+static inline uint32_t priority(int32_t x) {
+    uint32_t h = (uint32_t)x + 0x9e3779b9u;
+    h = (h ^ (h >> 16)) * 0x85ebca6bu;
+    h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+    return h ^ (h >> 16);
+}
+
+/* Order of two edges within the first page. O(P). */
+static inline int order(const k3_tree *t, const int32_t *a, int32_t na, const int32_t *b, int32_t nb) {
+    if (na > t->page) na = t->page;
+    if (nb > t->page) nb = t->page;
+    int32_t n = na < nb ? na : nb, i = common(a, b, n);
+    if (i < n) return a[i] < b[i] ? -1 : 1;
+    return (na > nb) - (na < nb);
+}
+
+/* tree_nodes.c */
+int corrupt(k3_tree *t, const char *format, ...); /* writes the error text, returns K3_E_CORRUPT */
+int need_live(k3_tree *t, int32_t x);
+int32_t node_new(k3_tree *t);                      /* a live, unlinked ghost or K3_E_MEMORY; may move t->nodes */
+int reserve_pages(k3_tree *t, int64_t more);       /* room to put out the pages of a tree with `more` pages added */
+int32_t child_at_or_before(const k3_tree *t, int32_t root, const int32_t *key, int32_t n, int32_t *after);
+void link_child(k3_tree *t, int32_t p, int32_t x);   /* O(P log c) */
+void unlink_child(k3_tree *t, int32_t p, int32_t x); /* O(P log c) */
+uint64_t heap_key(const k3_tree *t, int32_t x);
+bool belongs_in_heap(const k3_tree *t, int32_t x);
+void settle(k3_tree *t, int32_t x);     /* re-seats x and re-judges its superseded mark. O(log n) */
+void detach(k3_tree *t, int32_t x);     /* takes the checkpoint off; the caller settles */
+int32_t split(k3_tree *t, int32_t x, int32_t at); /* new upper half [start, start + at) of x, or K3_E_MEMORY */
+void give_kv(k3_tree *t, int32_t x, int32_t *pages, int64_t stamp); /* ghost -> KV, takes the array over */
+void lose_kv(k3_tree *t, int32_t x);    /* KV -> ghost; puts its pages out */
+void forget(k3_tree *t, int32_t x);     /* removes a ghost leaf */
+void trim_ghosts(k3_tree *t);           /* down to the ghost limit */
+uint32_t next_epoch(k3_tree *t);
+void mark_path(k3_tree *t, int32_t x, uint32_t epoch);
+
+#endif

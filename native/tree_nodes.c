@@ -1,0 +1,322 @@
+/* Nodes, the ordered children, the heaps, and the changes of state that keep both right. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tree_internal.h"
+
+int corrupt(k3_tree *t, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->error, sizeof t->error, format, args);
+    va_end(args);
+    return K3_E_CORRUPT;
+}
+
+int need_live(k3_tree *t, int32_t x) { return is_live(t, x) ? K3_OK : corrupt(t, "node %d is not in the tree", x); }
+
+/* -- storage */
+
+static int grow_nodes(k3_tree *t) {
+    if (t->cap > INT32_MAX / 2) return K3_E_MEMORY;
+    int32_t cap = t->cap < 64 ? 64 : t->cap + t->cap / 2;
+    void *p;
+    if (!(p = realloc(t->nodes, (size_t)cap * sizeof *t->nodes))) return K3_E_MEMORY;
+    t->nodes = p;
+    for (int i = 0; i < 2; i++) {
+        if (!(p = realloc(t->heaps[i].at, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
+        t->heaps[i].at = p;
+    }
+    if (!(p = realloc(t->states, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
+    t->states = p;
+    t->cap = cap;
+    return K3_OK;
+}
+
+int32_t node_new(k3_tree *t) {
+    int32_t x = t->free;
+    if (x == NONE) {
+        if (t->top == t->cap && grow_nodes(t) != K3_OK) return K3_E_MEMORY;
+        x = t->top++;
+    } else {
+        t->free = t->nodes[x].parent;
+    }
+    t->nodes[x] = (node){.stamp = -1, .kv_stamp = -1, .parent = NONE, .left = NONE, .right = NONE, .kids = {NONE, NONE},
+                         .state = NONE, .seat = NONE, .scope = NONE, .flags = LIVE};
+    t->counters[NODES]++;
+    return x;
+}
+
+static void node_free(k3_tree *t, int32_t x) {
+    node *n = &t->nodes[x];
+    free(n->tokens);
+    free(n->pages);
+    *n = (node){.parent = t->free, .seat = NONE};
+    t->free = x;
+    t->counters[NODES]--;
+}
+
+int reserve_pages(k3_tree *t, int64_t more) {
+    int64_t need = 2 * (t->counters[KV_PAGES] + more);
+    if (need <= t->cap_pages) return K3_OK;
+    int64_t cap = need + need / 4 + 64;
+    int32_t *p = realloc(t->pages, (size_t)cap * sizeof *p);
+    if (!p) return K3_E_MEMORY;
+    t->pages = p;
+    t->cap_pages = cap;
+    return K3_OK;
+}
+
+/* -- ordered children */
+
+int32_t child_at_or_before(const k3_tree *t, int32_t root, const int32_t *key, int32_t n, int32_t *after) {
+    int32_t before = NONE;
+    *after = NONE;
+    for (int32_t x = root; x != NONE;) {
+        const node *c = &t->nodes[x];
+        int side = order(t, c->tokens, c->len, key, n);
+        if (side == 0) return x;
+        if (side < 0) {
+            before = x;
+            x = c->right;
+        } else {
+            *after = x;
+            x = c->left;
+        }
+    }
+    return before;
+}
+
+void link_child(k3_tree *t, int32_t p, int32_t x) {
+    node *n = &t->nodes[x];
+    int32_t *link = &t->nodes[p].kids[kv_bit(n)];
+    while (*link != NONE && priority(*link) > priority(x)) {
+        node *c = &t->nodes[*link];
+        link = order(t, c->tokens, c->len, n->tokens, n->len) < 0 ? &c->right : &c->left;
+    }
+    int32_t rest = *link, *low = &n->left, *high = &n->right;
+    *link = x;
+    while (rest != NONE) {
+        node *c = &t->nodes[rest];
+        if (order(t, c->tokens, c->len, n->tokens, n->len) < 0) {
+            *low = rest;
+            low = &c->right;
+            rest = c->right;
+        } else {
+            *high = rest;
+            high = &c->left;
+            rest = c->left;
+        }
+    }
+    *low = *high = NONE;
+    n->parent = p;
+    t->nodes[p].count[kv_bit(n)]++;
+}
+
+void unlink_child(k3_tree *t, int32_t p, int32_t x) {
+    node *n = &t->nodes[x];
+    int32_t *link = &t->nodes[p].kids[kv_bit(n)];
+    while (*link != x) {
+        node *c = &t->nodes[*link];
+        link = order(t, c->tokens, c->len, n->tokens, n->len) < 0 ? &c->right : &c->left;
+    }
+    int32_t low = n->left, high = n->right;
+    while (low != NONE && high != NONE) {
+        if (priority(low) > priority(high)) {
+            *link = low;
+            link = &t->nodes[low].right;
+            low = *link;
+        } else {
+            *link = high;
+            link = &t->nodes[high].left;
+            high = *link;
+        }
+    }
+    *link = low != NONE ? low : high;
+    n->left = n->right = NONE;
+    t->nodes[p].count[kv_bit(n)]--;
+}
+
+/* -- heaps: smallest key first; node.seat is the place in the array */
+
+uint64_t heap_key(const k3_tree *t, int32_t x) {
+    const node *n = &t->nodes[x];
+    const uint64_t touch_bits = ((uint64_t)1 << 56) - 1;
+    uint64_t touch = (K3_MUTANT(K3_MUTANT_EVICT_RECENT) ? ~n->touch : n->touch) & touch_bits;
+    uint64_t class = n->state >= 0 ? t->classes[n->kind][(n->flags & SUPERSEDED) != 0] : 0;
+    return class << 56 | touch;
+}
+
+bool belongs_in_heap(const k3_tree *t, int32_t x) {
+    const node *n = &t->nodes[x];
+    if (n->flags & ROOT) return false;
+    if (!kv_bit(n)) return n->lock == 0 && children_of(n) == 0;
+    if (n->lock > 0 && !K3_MUTANT(K3_MUTANT_EVICT_LOCKED)) return false;
+    return n->state >= 0 || n->count[1] == 0;
+}
+
+static void place(k3_tree *t, heap *h, int32_t i, int32_t x) {
+    h->at[i] = x;
+    t->nodes[x].seat = i;
+}
+
+static void sift(k3_tree *t, heap *h, int32_t i) {
+    int32_t x = h->at[i];
+    uint64_t key = heap_key(t, x);
+    while (i > 0 && key < heap_key(t, h->at[(i - 1) / 2])) {
+        place(t, h, i, h->at[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
+    for (;;) {
+        int64_t c = 2 * (int64_t)i + 1;
+        if (c >= h->n) break;
+        if (c + 1 < h->n && heap_key(t, h->at[c + 1]) < heap_key(t, h->at[c])) c++;
+        if (heap_key(t, h->at[c]) >= key) break;
+        place(t, h, i, h->at[c]);
+        i = (int32_t)c;
+    }
+    place(t, h, i, x);
+}
+
+static void leave_heap(k3_tree *t, int32_t x) {
+    heap *h = &t->heaps[kv_bit(&t->nodes[x])];
+    int32_t i = t->nodes[x].seat;
+    if (i == NONE) return;
+    t->nodes[x].seat = NONE;
+    int32_t last = h->at[--h->n];
+    if (last == x) return;
+    place(t, h, i, last);
+    sift(t, h, i);
+}
+
+void settle(k3_tree *t, int32_t x) {
+    node *n = &t->nodes[x];
+    if (n->state < 0 || children_of(n) != 1 || n->count[1] != 1) n->flags &= (uint8_t)~SUPERSEDED;
+    heap *h = &t->heaps[kv_bit(n)];
+    if (!belongs_in_heap(t, x)) {
+        leave_heap(t, x);
+        return;
+    }
+    if (n->seat == NONE) place(t, h, h->n++, x);
+    sift(t, h, n->seat);
+}
+
+/* -- changes of one node */
+
+void detach(k3_tree *t, int32_t x) {
+    node *n = &t->nodes[x];
+    n->state = NONE;
+    n->stamp = -1;
+    n->flags = (uint8_t)((n->flags & ~(SUPERSEDED | USED)) | HAD_STATE);
+    t->counters[CHECKPOINTS]--;
+}
+
+int32_t split(k3_tree *t, int32_t x, int32_t at) {
+    int32_t u = node_new(t);
+    if (u < 0) return K3_E_MEMORY;
+    node *low = &t->nodes[x], *up = &t->nodes[u];
+    int32_t p = low->parent, rest = low->len - at;
+    int32_t upper_pages = at / t->page, lower_pages = low->pages ? pages_of(t, rest) : 0;
+    int32_t *tokens = malloc((size_t)rest * sizeof *tokens);
+    int32_t *pages = low->pages ? malloc((size_t)lower_pages * sizeof *pages) : NULL;
+    if (!tokens || (low->pages && !pages)) {
+        free(tokens);
+        free(pages);
+        node_free(t, u);
+        return K3_E_MEMORY;
+    }
+    memcpy(tokens, low->tokens + at, (size_t)rest * sizeof *tokens);
+    if (pages) memcpy(pages, low->pages + upper_pages, (size_t)lower_pages * sizeof *pages);
+    unlink_child(t, p, x);
+    up->flags = (uint8_t)(LIVE | (low->flags & KV));
+    up->start = low->start;
+    up->len = at;
+    up->kv_stamp = low->kv_stamp;
+    up->touch = low->touch;
+    up->scope = low->scope;
+    /* The upper half keeps the arrays; a shrink that fails leaves them longer, which is harmless. */
+    int32_t *shrunk = realloc(low->tokens, (size_t)at * sizeof *shrunk);
+    up->tokens = shrunk ? shrunk : low->tokens;
+    if (pages) {
+        shrunk = realloc(low->pages, (size_t)upper_pages * sizeof *shrunk);
+        up->pages = shrunk ? shrunk : low->pages;
+    }
+    low->tokens = tokens;
+    low->pages = pages;
+    low->start += at;
+    low->len = rest;
+    link_child(t, p, u);
+    link_child(t, u, x);
+    if (K3_MUTANT(K3_MUTANT_ATTACH_SPLIT) && low->state >= 0 && is_tail(t, low)) {
+        up->state = low->state;
+        up->kind = low->kind;
+        up->stamp = low->stamp;
+        low->state = NONE;
+        low->stamp = -1;
+        settle(t, x);
+    }
+    settle(t, u);
+    return u;
+}
+
+void give_kv(k3_tree *t, int32_t x, int32_t *pages, int64_t stamp) {
+    node *n = &t->nodes[x];
+    int32_t p = n->parent;
+    leave_heap(t, x);
+    unlink_child(t, p, x);
+    n->flags |= KV;
+    n->pages = pages;
+    n->kv_stamp = stamp;
+    n->touch = ++t->clock;
+    link_child(t, p, x);
+    t->counters[KV_PAGES] += pages_of(t, n->len);
+    t->counters[KV_TOKENS] += n->len;
+    t->counters[GHOST_TOKENS] -= n->len;
+    settle(t, x);
+    settle(t, p);
+}
+
+void lose_kv(k3_tree *t, int32_t x) {
+    node *n = &t->nodes[x];
+    int32_t p = n->parent, count = pages_of(t, n->len);
+    memcpy(t->pages + t->n_pages, n->pages, (size_t)count * sizeof *n->pages);
+    t->n_pages += count;
+    free(n->pages);
+    n->pages = NULL;
+    leave_heap(t, x);
+    unlink_child(t, p, x);
+    n->flags &= (uint8_t)~KV;
+    n->kv_stamp = -1;
+    link_child(t, p, x);
+    t->counters[KV_PAGES] -= count;
+    t->counters[KV_TOKENS] -= n->len;
+    t->counters[GHOST_TOKENS] += n->len;
+    settle(t, x);
+    settle(t, p);
+}
+
+void forget(k3_tree *t, int32_t x) {
+    int32_t p = t->nodes[x].parent;
+    leave_heap(t, x);
+    unlink_child(t, p, x);
+    t->counters[GHOST_TOKENS] -= t->nodes[x].len;
+    node_free(t, x);
+    settle(t, p);
+}
+
+void trim_ghosts(k3_tree *t) {
+    if (t->ghost_limit < 0) return;
+    while (t->counters[GHOST_TOKENS] > t->ghost_limit && t->heaps[GHOSTS].n) forget(t, t->heaps[GHOSTS].at[0]);
+}
+
+uint32_t next_epoch(k3_tree *t) {
+    if (++t->epoch == 0) {
+        for (int32_t x = 0; x < t->top; x++) t->nodes[x].mark = 0;
+        t->epoch = 1;
+    }
+    return t->epoch;
+}
+
+void mark_path(k3_tree *t, int32_t x, uint32_t epoch) {
+    for (; x != NONE && t->nodes[x].mark != epoch; x = t->nodes[x].parent) t->nodes[x].mark = epoch;
+}
