@@ -321,6 +321,17 @@ def test_fast_forward_permits_what_single_steps_would_plan_in_time(depth: int) -
     assert asked.fast_forward(first, 7, 1e9, depth) == 7
 
 
+def test_fast_forward_far_ahead_is_exact() -> None:
+    executor = sim()
+    run(executor, seats=(seat(depth=4, last=1, limit=10**6),))
+    ends = COST.decode_times(1, 4, 5000)
+    rows = plan(decode(0, 4))
+    for want in (1, 2, 127, 128, 129, 1023, 1024, 1025, 4000):
+        assert executor.fast_forward(rows, 5000, float(ends[want - 1]), depth=0) == want
+    assert executor.fast_forward(rows, 5000, 1e9, depth=0) == 5000
+    assert executor.fast_forward(rows, 1024, 1e9, depth=0) == 1024
+
+
 def test_fast_forward_after_a_pause_counts_from_now() -> None:
     executor = sim()
     many(executor)
