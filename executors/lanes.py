@@ -50,7 +50,7 @@ class Lanes:
         """Reset a lane to a new tenant. O(script), amortised. Raises RuntimeError for a seat that cannot be."""
         if not 0 <= seat.lane < len(self.table):
             raise RuntimeError(f"seat: lane {seat.lane} is outside 0..{len(self.table) - 1}")
-        if seat.last_token >= 0 and seat.depth < seat.prompt:
+        if not seat.done and seat.last_token >= 0 and seat.depth < seat.prompt:
             raise RuntimeError(f"seat: lane {seat.lane} has a last token at depth {seat.depth}, inside its prompt of "
                                f"{seat.prompt}")
         script = seat.sampling.script or b""
@@ -148,6 +148,7 @@ class Lanes:
     def _decode_by_column(self, lane: Int32, rows: Int64, k: int) -> tuple[Int64, Int32]:
         count = np.zeros(len(rows), np.int64)
         columns: list[Int64] = []
+        rows[(rows[:, DONE] == 0) & (rows[:, DEPTH] + 1 >= rows[:, LIMIT]), DONE] = int(Done.LENGTH)
         watched = [(i, stop) for i, at in enumerate(lane.tolist()) if (stop := self.stops.get(at)) is not None]
         for _ in range(k):
             runs = rows[:, DONE] == 0
@@ -170,8 +171,8 @@ class Lanes:
 
 def budget(rows: Int64, k: int) -> Int64:
     """Tokens that k DECODE steps commit in each of these rows if no stop id comes: none where the lane is done, else
-    up to its limit and at least one."""
+    up to its limit."""
     count: Int64 = np.minimum(rows[:, LIMIT] - rows[:, DEPTH] - 1, k)
-    np.maximum(count, 1, out=count)
+    np.maximum(count, 0, out=count)
     count[rows[:, DONE] != 0] = 0
     return count

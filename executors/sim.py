@@ -15,8 +15,8 @@ import numpy as np
 
 from k3mem.executor import Capabilities, Layout, Ticket
 from k3mem.executors.cost import CostModel, nominal
-from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, PROMPT, Lanes, budget
-from k3mem.plan import PAGE, Plan, Result, Row
+from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, LIMIT, PROMPT, Lanes, budget
+from k3mem.plan import PAGE, Done, Plan, Result, Row
 from k3mem.types import Bool, Float64, Int32, Int64, UInt8
 
 HISTORY = 64
@@ -118,7 +118,7 @@ class SimExecutor:
 
     def fast_forward(self, plan: Plan, limit: int, until: float, depth: int = 1) -> int:
         """How many times, 1 .. limit, this DECODE-only plan may be repeated so that each repetition is planned
-        before the moment `until`. Changes nothing. O(rows + limit).
+        before the moment `until`. Changes nothing. O(rows + answer).
 
         With `depth` steps in flight, sub-step j is planned when sub-step j - 1 - depth ends (steps launched earlier
         count, at their own ends), and never before `now`. The first needs no permission. Times are those that
@@ -131,18 +131,28 @@ class SimExecutor:
         if limit <= 1 or plan.seats or plan.resync or not len(plan.kind) or watched:
             return 1
         rows = self._rows_of(plan, plan.lane, plan.generation)
-        count, before = budget(rows, limit), rows[:, DEPTH]
-        copied = np.zeros(limit, np.int64)
+        earlier = np.array(list(self._ends)[-(depth + 1) :])
+        k = min(limit, 128)
+        while True:
+            moments = self._moments(plan, rows, k, earlier, depth)
+            allowed = max(1, int(np.searchsorted(moments, until, side="left")))
+            if allowed < k or k == limit:
+                return allowed
+            k = min(limit, 8 * k)
+
+    def _moments(self, plan: Plan, rows: Int64, k: int, earlier: Float64, depth: int) -> Float64:
+        """When each of k repetitions is planned, ascending. `earlier`: ends of the last 1 + depth launched steps."""
+        count, before = budget(rows, k), rows[:, DEPTH]
+        copied = np.zeros(k, np.int64)
         copied[0] = self._copied(plan)
         self._snapshots(plan, before, before + count, copied)
         work = _Work(count.astype(np.int32), np.zeros(0, np.int32), rows[:, DONE].astype(np.uint8), before,
                      before + count, decode_rows=len(rows), context_sum=int(before.sum()))
-        earlier = list(self._ends)[-(depth + 1) :]
-        moments = np.full(depth + 1 + limit, self.now)
+        moments = np.full(depth + 1 + k, self.now)
         moments[depth + 1 - len(earlier) : depth + 1] = earlier
-        moments[depth + 1 :] = self._times(work, copied, limit, _live(count, limit))
+        moments[depth + 1 :] = self._times(work, copied, k, _live(count, k))
         np.maximum(moments, self.now, out=moments)
-        return max(1, int(np.searchsorted(moments[:limit], until, side="left")))
+        return moments[:k]
 
     # -- time
 
@@ -277,6 +287,9 @@ class SimExecutor:
         self._lanes.table[lane, DEPTH] = end
         if not plan.sample[i]:
             return []
+        if end >= row[LIMIT]:
+            self._lanes.table[lane, DONE] = int(Done.LENGTH)
+            return []
         token = self._lanes.token(lane, end, int(plan.tokens[high - 1]))
         self._lanes.table[lane, LAST] = token
         self._lanes.table[lane, DONE] = self._lanes.ends(lane, token, end + 1)
@@ -297,7 +310,7 @@ class SimExecutor:
         work.verify_tokens += window
         work.context_sum += depth
         out: list[int] = []
-        done = int(row[DONE])
+        done = int(row[DONE]) or (int(Done.LENGTH) if depth + 1 >= row[LIMIT] else 0)
         while not done and len(out) < window and out == drafts[: len(out)]:
             last = self._lanes.token(lane, depth + len(out) + 1, last)
             out.append(last)

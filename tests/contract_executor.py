@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from k3mem.executors.mock import MockExecutor
+from k3mem.executors.sim import SimExecutor
 
 from k3mem.executor import Executor, Layout
 from k3mem.plan import Done, Plan, Result, Sampling, from_bytes, to_bytes
@@ -36,6 +37,7 @@ FACTORIES: dict[str, Candidate] = {
     "mock": Candidate(lambda: MockExecutor(seed=1)),
     "mock-in-order": Candidate(lambda: MockExecutor(seed=2, shuffle_streams=False, context_reads="all")),
     "mock-fast-forward": Candidate(lambda: MockExecutor(seed=3, fast_forward=True)),
+    "sim": Candidate(SimExecutor),
 }
 
 

@@ -16,7 +16,7 @@ def test_parse_size(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "1e3GB", "-1GB", "80", "80 G", "80GBs", "1,5GB", "0.5B", "1.0000000001kB", "nan"])
+@pytest.mark.parametrize("text", ["", "GB", "1e3GB", "-1GB", "80", "80 G", "80GBs", "1,5GB", "0.5B", "1.0001kB", "nan"])
 def test_bad_sizes_are_named(text: str) -> None:
     with pytest.raises(ValueError, match="size|unit|whole") as error:
         parse_size(text)

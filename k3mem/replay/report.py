@@ -144,7 +144,13 @@ def gap_closed(hit_rate: float, lru: float, bound: float) -> float | None:
 
 def to_json(report: Mapping[str, Any]) -> str:
     """JSON text, keys in the report's order. Raises ValueError for NaN and infinities."""
-    return json.dumps(report, indent=2, allow_nan=False)
+    return json.dumps(report, indent=2, allow_nan=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")
 
 
 def tables(report: Mapping[str, Any]) -> list[Table]:

@@ -160,6 +160,15 @@ def test_verify_is_clipped_at_limit_and_stop() -> None:
         assert run(executor, verify(0, 9, [1])).accepted.tolist() == [0]
 
 
+@pytest.mark.parametrize("row", [decode(0, 4), verify(0, 4, [1]), prefill(0, 4, [1])])
+@pytest.mark.parametrize("hashed", [False, True])
+def test_lane_seated_at_its_limit_commits_nothing(row: tuple[Any, ...], hashed: bool) -> None:
+    executor = sim()
+    run(executor, seats=(seat(0, depth=4, last=1, limit=5, script=None if hashed else [1, 2, 3]),))
+    got = run(executor, row)
+    assert (got.accepted.tolist(), got.done.tolist()) == ([0], [Done.LENGTH])
+
+
 def test_mixed_rows_keep_their_order() -> None:
     executor = sim()
     scripts = [[100 * lane + i for i in range(20)] for lane in range(5)]
@@ -310,6 +319,17 @@ def test_fast_forward_permits_what_single_steps_would_plan_in_time(depth: int) -
         assert asked.fast_forward(first, limit, until, depth) == want
     assert asked.now == now
     assert asked.fast_forward(first, 7, 1e9, depth) == 7
+
+
+def test_fast_forward_far_ahead_is_exact() -> None:
+    executor = sim()
+    run(executor, seats=(seat(depth=4, last=1, limit=10**6),))
+    ends = COST.decode_times(1, 4, 5000)
+    rows = plan(decode(0, 4))
+    for want in (1, 2, 127, 128, 129, 1023, 1024, 1025, 4000):
+        assert executor.fast_forward(rows, 5000, float(ends[want - 1]), depth=0) == want
+    assert executor.fast_forward(rows, 5000, 1e9, depth=0) == 5000
+    assert executor.fast_forward(rows, 1024, 1e9, depth=0) == 1024
 
 
 def test_fast_forward_after_a_pause_counts_from_now() -> None:

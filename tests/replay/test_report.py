@@ -53,7 +53,15 @@ def test_empty_replay_has_no_rates() -> None:
 
 
 def test_further_keys_pass_through() -> None:
-    assert report.build(stats(trace="x.jsonl"))["trace"] == "x.jsonl"
+    got = report.build(stats(trace="x.jsonl", pages=np.int64(7)))
+    assert got["trace"] == "x.jsonl"
+    assert json.loads(report.to_json(got))["pages"] == 7
+
+
+@pytest.mark.parametrize("value", [float("nan"), object()])
+def test_json_refuses_what_is_no_number(value: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        report.to_json({"x": value})
 
 
 def test_distribution_interpolates() -> None:

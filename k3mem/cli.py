@@ -1,0 +1,307 @@
+"""The command line. Exit codes: 0 done, 1 the run failed, 2 the input or the arguments are wrong.
+
+Results go to stdout; progress, warnings and errors to stderr. With `--json -` stdout holds the JSON alone. Whatever a
+command needs is imported when it runs, so that `k3mem --help` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from k3mem.executors.cost import CostModel
+    from k3mem.replay.options import ReplayOptions
+    from k3mem.replay.trace import Trace
+    from k3mem.shape import Shape
+
+app = typer.Typer(name="k3mem", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False,
+                  help="Memory and scheduling for hybrid linear-attention language models.")
+trace_app = typer.Typer(no_args_is_help=True, help="Make and convert traces.")
+app.add_typer(trace_app, name="trace")
+
+
+class Mode(str, Enum):
+    arrival = "arrival"
+    timed = "timed"
+
+
+class Loop(str, Enum):
+    open = "open"
+    closed = "closed"
+
+
+class FileFormat(str, Enum):
+    tokens = "tokens"
+    arrivals = "arrivals"
+    mooncake = "mooncake"
+
+
+def main() -> None:
+    """Entry point of the `k3mem` script."""
+    app()
+
+
+# -- replay
+
+ShapeName = Annotated[str | None, typer.Option("--shape", help="Model by name. (default: kimi-k3)")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Model by its Hugging Face config.json.")]
+TP = Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")]
+Page = Annotated[int, typer.Option("--page", help="Tokens a KV page, 1..512.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and go on, instead of failing.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="Read this many requests at most.")]
+Tokenizer = Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json, for text traces.")]
+Block = Annotated[int | None, typer.Option("--block", help="Tokens a block, where the trace does not say.")]
+
+
+@app.command()
+def replay(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Files of one format, plain or gzip.")],
+    mode: Annotated[Mode, typer.Option(help="arrival: one request after another, no clock. "
+                                            "timed: the scheduler on a virtual clock.")] = Mode.arrival,
+    loop: Annotated[Loop | None, typer.Option(help="timed: send at the trace's arrivals, or each turn after the "
+                                                   "answer before it. (default: closed)")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="timed, closed: streams at a time. (default: 32)")] = None,
+    gap_cap: Annotated[float | None, typer.Option(help="timed: cut think times to this many seconds.")] = None,
+    pool: Annotated[str, typer.Option(help="Bytes for pages and states: 80GB, 40GiB, 512MB; 0 is unlimited.")] = "80GB",
+    split: Annotated[float | None, typer.Option(help="Share of a fixed pool for states. (default: one arena)")] = None,
+    page: Page = 64,
+    policy: Annotated[str, typer.Option(help="Eviction policy.")] = "lru",
+    shape: ShapeName = None,
+    config: ConfigFile = None,
+    tp: TP = 8,
+    cost: Annotated[Path | None, typer.Option(help="timed: cost model (TOML). (default: k3-tp8-nominal)")] = None,
+    skip_bad: SkipBad = False,
+    limit: Limit = None,
+    tokenizer: Tokenizer = None,
+    block: Block = None,
+    seed: Annotated[int, typer.Option(help="Seed of whatever is drawn.")] = 0,
+    fast_forward: Annotated[bool, typer.Option(help="timed: run identical decode steps at once; same report.")] = True,
+    json_out: Annotated[str | None, typer.Option("--json", metavar="FILE|-",
+                                                 help="Write the report as JSON; - is stdout.")] = None,
+) -> None:
+    """Replay a trace through the memory core and report what was reused, and why not more."""
+    if mode is Mode.arrival:
+        for name, value in (("--loop", loop), ("--concurrency", concurrency), ("--gap-cap", gap_cap), ("--cost", cost)):
+            if value is not None:
+                raise typer.BadParameter("needs --mode timed", param_hint=name)
+    if loop is Loop.open and concurrency is not None:
+        raise typer.BadParameter("needs --loop closed", param_hint="--concurrency")
+    pool_bytes = _size(pool, "--pool")
+    with _reported():
+        from k3mem.replay.options import ReplayOptions
+
+        model = _cost(cost) if mode is Mode.timed else None
+        geometry = _shape(shape, config, tp, page)
+        chosen: dict[str, Any] = {"loop": None if loop is None else loop.value, "concurrency": concurrency}
+        options = ReplayOptions(
+            mode=mode.value, gap_cap=gap_cap, pool_bytes=pool_bytes, split=split, page_tokens=page, policy=policy,
+            cost=model, limit=limit, seed=seed, fast_forward=fast_forward,
+            **{key: value for key, value in chosen.items() if value is not None},
+        )
+        with _bars() as bars:
+            trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            stats = _run(trace, geometry, options, bars("replay", len(trace.turns)))
+        _publish(stats, json_out)
+
+
+def _run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Callable[[int], None]) -> dict[str, Any]:
+    """Run the driver; its statistics, with what was asked for beside them."""
+    import time
+
+    def on_progress(done: int, total: int) -> None:
+        progress(done)
+
+    began = time.perf_counter()
+    if options.mode == "timed":
+        from k3mem.replay.timed import run_timed as driver
+    else:
+        from k3mem.replay.arrival import run_arrival as driver
+    stats = dict(driver(trace, shape, options, on_progress))
+    stats.setdefault("wall_seconds", time.perf_counter() - began)
+    stats |= {"trace": trace.name, "skipped": trace.skipped, "mode": options.mode, "shape": shape.name,
+              "pool_bytes": options.pool_bytes, "split": options.split, "page_tokens": options.page_tokens,
+              "policy": options.policy, "seed": options.seed}
+    if options.cost is not None:
+        stats.setdefault("loop", options.loop)
+        stats.setdefault("cost", {"name": options.cost.name, "hash": options.cost.hash})
+    return stats
+
+
+def _publish(stats: dict[str, Any], json_out: str | None) -> None:
+    from rich.console import Console
+
+    from k3mem.replay.report import build, tables, to_json
+
+    report = build(stats)
+    if json_out == "-":
+        typer.echo(to_json(report))
+    elif json_out is not None:
+        Path(json_out).write_text(to_json(report) + "\n", encoding="utf-8")
+    console = Console(stderr=json_out == "-")
+    for table in tables(report):
+        console.print(table)
+
+
+# -- trace
+
+
+@trace_app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="gzip if the name ends in .gz.")],
+    format: Annotated[FileFormat, typer.Option(help="tokens: ids; arrivals: block deltas; mooncake: block hashes.")],
+    block: Block = None,
+    skip_bad: SkipBad = False,
+    limit: Limit = None,
+    tokenizer: Tokenizer = None,
+) -> None:
+    """Write a trace in another format."""
+    with _reported(ValueError):
+        from k3mem.replay.convert import convert as write
+
+        with _bars() as bars:
+            trace = _load([source], bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            write(trace, target, format.value, block=block)
+        typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
+
+
+@trace_app.command()
+def synth(
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="gzip if the name ends in .gz.")],
+    sessions: Annotated[int, typer.Option(help="Agent sessions.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    scale: Annotated[float, typer.Option(help="Factor on all lengths.")] = 1.0,
+    flip: Annotated[bool, typer.Option("--flip", help="Turn half-way from many short to few long sessions.")] = False,
+) -> None:
+    """Make a trace of agent sessions from a seed."""
+    with _reported(ValueError):
+        from k3mem.replay.synth import write_synth
+
+        trace = write_synth(target, seed, sessions, scale=scale, mix="flip" if flip else "agent")
+        typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
+
+
+# -- shape, version
+
+
+@app.command("shape")
+def shape_command(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Model by name.")] = None,
+    config: ConfigFile = None,
+    tp: TP = 1,
+    page: Page = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Print the sizes of a model's state and KV on one rank."""
+    with _reported():
+        import json
+
+        shape = _shape(name, config, tp, page)
+        facts = {key: getattr(shape, key) for key in (
+            "name", "state_bytes", "token_bytes", "page_tokens", "page_bytes", "state_layers", "kv_layers", "grid",
+            "record_bytes", "vocab_size", "max_tokens")}
+        facts["tokens_a_state"] = round(shape.state_bytes / shape.token_bytes, 2)
+        if as_json:
+            typer.echo(json.dumps(facts, indent=2))
+            return
+        for key, value in facts.items():
+            typer.echo(f"{key:15} {value:,}" if isinstance(value, int) else f"{key:15} {value}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as of
+
+    typer.echo(of("k3mem"))
+
+
+# -- helpers
+
+
+@contextmanager
+def _reported(*wrong: type[Exception]) -> Iterator[None]:
+    """Errors about the input end in exit code 2, failures of a run in 1, each with its message on stderr. Of plain
+    exceptions only those in `wrong` are taken for errors about the input."""
+    from k3mem.errors import K3MemError
+
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _fail(f"{where}{error.strerror or error}", 2)
+    except K3MemError as error:
+        _fail(str(error), 2 if isinstance(error, ValueError) else 1)
+    except wrong as error:
+        _fail(str(error), 2)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(code)
+
+
+def _size(text: str, option: str) -> int:
+    from k3mem.units import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _shape(name: str | None, config: Path | None, tp: int, page: int) -> Shape:
+    from k3mem.shape import Shape
+
+    if name is not None and config is not None:
+        raise typer.BadParameter("a name or a config, not both", param_hint="--config")
+    if config is not None:
+        return Shape.from_config(config, tp, page_tokens=page)
+    return Shape.preset(name or "kimi-k3", tp, page_tokens=page)
+
+
+def _cost(path: Path | None) -> CostModel:
+    from k3mem.executors.cost import CostModel, nominal
+
+    return nominal() if path is None else CostModel.load(path)
+
+
+def _load(paths: list[Path], bars: Bars, *, skip_bad: bool, limit: int | None, tokenizer: Path | None,
+          block: int | None) -> Trace:
+    from k3mem.replay.trace import load
+
+    trace = load(paths, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block, progress=bars("read", limit))
+    if trace.skipped:
+        typer.echo(f"skipped {trace.skipped} bad lines; the first: {trace.problems[0]}", err=True)
+    return trace
+
+
+Bars = Callable[[str, int | None], Callable[[int], None]]
+"""(name, total) -> a function that is told how much is done."""
+
+
+@contextmanager
+def _bars() -> Iterator[Bars]:
+    """Progress bars on stderr, where it is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+
+        def bar(name: str, total: int | None) -> Callable[[int], None]:
+            task = progress.add_task(name, total=total)
+
+            def done(count: int) -> None:
+                progress.update(task, completed=count)
+
+            return done
+
+        yield bar
