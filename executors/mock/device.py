@@ -203,6 +203,8 @@ class Device:
             place = self.tables.find(STATE, tenant.state, "working state")
             if place == NOWHERE:
                 continue
+            if run.kind[i] == Row.PREFILL:
+                tenant.depth = run.start[i]  # the host's word, also where an earlier step failed half-way
             matrix, window, label = self.memory.read_state(place, "reads")
             context = self.read_context(tenant, label)
             if run.kind[i] == Row.VERIFY:
