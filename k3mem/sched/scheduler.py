@@ -92,6 +92,9 @@ class Scheduler:
             raise RuntimeError(f"plan {core.open.step} is open: launch() or cancel() it first")
         self._expire()
         self._settle()
+        if core.resync and core.flights:
+            core.waits_for = "commit"  # a resync names every lane's last token: all of them must be known
+            return None
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
         if core.resync:
