@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields, replace
+from random import Random
 
+import numpy as np
 import pytest
 
 from k3mem.executors.mock import MockExecutor, fresh_output
@@ -95,6 +98,22 @@ def test_the_whole_story_is_right(seed: int) -> None:
 @pytest.mark.parametrize(("number", "phase", "index"), omissions())
 def test_an_omission_bites(number: int, phase: str, index: int) -> None:
     assert bites(number, phase, index)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_garbled_plan_never_crashes_the_mock(seed: int) -> None:
+    rng = Random(seed)
+    executor = MockExecutor(seed)
+    executor.attach(layout_of(small_shape()))
+    for plan, _ in story():
+        arrays = {f.name: getattr(plan, f.name).copy() for f in fields(plan)
+                  if isinstance(getattr(plan, f.name), np.ndarray) and getattr(plan, f.name).size}
+        name = rng.choice(sorted(arrays))
+        flat = arrays[name].reshape(-1)
+        low = -3 if arrays[name].dtype == np.int32 else 0
+        flat[rng.randrange(len(flat))] = rng.randrange(low, 120)
+        (result,) = run(executor, replace(plan, **{name: arrays[name]}))
+        assert len(result.accepted) == plan.rows
 
 
 def test_every_phase_has_an_omission() -> None:
