@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from k3mem.executors.mock import MockExecutor
-from k3mem.executors.sim import SimExecutor
 
 from k3mem.executor import Executor, Layout
+from k3mem.executors.mock import MockExecutor
+from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Done, Plan, Result, Sampling, from_bytes, to_bytes
 from k3mem.shape import Shape
 from tests.plans import Host, layout_of, run, run_overlapped, small_shape, tokens_of

@@ -119,13 +119,15 @@ class Host:
 
     def seat(self, builder: PlanBuilder, lane: int, *, prompt: int, limit: int, generation: int = 1, depth: int = 0,
              scope: bytes = b"scope", sampling: Sampling | None = None, shared: Sequence[int] = (),
-             checkpoint: int = 0, tail: tuple[int, int] | None = None, last_token: int = -1) -> int:
+             checkpoint: int = 0, tail: tuple[int, int] | None = None, last_token: int = -1, state: int = 0,
+             overwritten: int = 0) -> int:
         """Seat a lane with pages for all of `limit` and a working state; returns the state's id.
 
-        shared: ids of whole pages to stand on. tail: (page, rows) to copy into the next page. checkpoint: id of the
-        state to restore, zero state without.
+        shared: ids of pages to begin with. tail: (page, rows) to copy into the next page. checkpoint: id of the state
+        to restore, zero state without. state: id of the working state, a new one without. overwritten: that many of
+        the new pages are overwritten whole by this plan, so they are not zeroed.
         """
-        state = self.new_state(builder, zero=not checkpoint)
+        state = state or self.new_state(builder, zero=not checkpoint)
         if checkpoint:
             builder.add("restores", (checkpoint, state))
         builder.add("seats", Seat(lane=lane, generation=generation, scope=scope, state=state, depth=depth,
@@ -134,6 +136,7 @@ class Host:
         if tail is not None:
             pages += self.new_pages(builder, 1, zero=False)
             builder.add("page_copies", (tail[0], pages[-1], tail[1]))
+        pages += self.new_pages(builder, overwritten, zero=False)
         pages += self.new_pages(builder, -(-limit // self.span) - len(pages))
         builder.add("lane_pages", *[(lane, index, page) for index, page in enumerate(pages)])
         return state

@@ -13,10 +13,13 @@ Finding = tuple[str, str]
 
 def check_plan(plan: Plan, layout: Layout, memory: Memory, can: Capabilities) -> Iterator[Finding]:
     """Everything wrong with a plan by itself. O(plan)."""
-    yield from check_moves(plan, memory)
-    yield from check_copies(plan, layout.shape.page_span)
+    if len(plan.moves):
+        yield from check_moves(plan, memory)
+    if len(plan.page_copies) or len(plan.restores):
+        yield from check_copies(plan, layout.shape.page_span)
     yield from check_rows(plan, can)
-    yield from check_snapshots(plan, can, layout.shape.state_chunk)
+    if len(plan.snapshots):
+        yield from check_snapshots(plan, can, layout.shape.state_chunk)
 
 
 def check_moves(plan: Plan, memory: Memory) -> Iterator[Finding]:

@@ -21,6 +21,11 @@ from k3mem.plan import PAGE, STATE, Done, Plan, Result, Row
 
 MAX_PADDING = 3
 """Most junk rows that pad a batch."""
+WORKING, TARGET = "working state", "target"
+
+
+Phase = tuple[str, Callable[["Run"], None]]
+"""Name and work of one command."""
 
 
 class Run:
@@ -36,8 +41,6 @@ class Run:
         self.offset: list[int] = plan.token_offset.tolist()
         self.lanes: list[LaneState | None] = [None] * n
         """The tenant of each row that runs; None for a row that does nothing."""
-        self.before = [0] * n
-        """Absorbed depth before the row, as the device finds it."""
         self.outputs: list[list[int]] = [[] for _ in range(n)]
         """[row][position of the row that is sampled] output."""
         self.records: list[list[tuple[model.Rows, int]]] = [[] for _ in range(n)]
@@ -84,21 +87,30 @@ class Device:
         self.tables = Tables(layout, self.memory)
         self.powers = [pow(model.BASE, n, model.PRIME) for n in range(self.span + 1)]
 
-    def phases(self, run: Run) -> list[tuple[str, Callable[[Run], None]]]:
-        """The plan's commands, in stream order. The first `TABLES_END` leave the tables as the plan wants them."""
-        out: list[tuple[str, Callable[[Run], None]]] = [
-            ("checks", self.check), ("moves", self.move), ("tables", self.update), ("zeroing", self.zero),
-            ("page copies", self.copy_pages), ("restores", self.restore),
-        ]
-        if run.plan.rows:
-            out.append(("rows", self.begin_rows))
-            for _ in range(max(1, run.plan.repeat)):
-                out += [("forward", self.forward), ("sample", self.sample)]
-            out.append(("fold", self.fold))
-        out.append(("end", self.end))
-        return out
+    def preparation(self, run: Run) -> list[Phase]:
+        """The first commands of a plan, in stream order: they leave the tables as the plan wants them."""
+        out: list[Phase] = [("checks", self.check)]
+        if len(run.plan.moves):
+            out.append(("moves", self.move))
+        return [*out, ("tables", self.update)]
 
-    TABLES_END = 3
+    def work(self, run: Run) -> list[Phase]:
+        """The commands after those, in stream order; phases that have nothing to do are left out."""
+        plan = run.plan
+        out: list[Phase] = []
+        if len(plan.zero_pages) or len(plan.zero_states):
+            out.append(("zeroing", self.zero))
+        if len(plan.page_copies):
+            out.append(("page copies", self.copy_pages))
+        if len(plan.restores):
+            out.append(("restores", self.restore))
+        if plan.rows:
+            out.append(("rows", self.begin_rows))
+            for _ in range(max(1, plan.repeat)):
+                out += [("forward", self.forward), ("sample", self.sample)]
+            if Row.VERIFY in run.kind:
+                out.append(("fold", self.fold))
+        return [*out, ("end", self.end)]
 
     # -- before the rows
 
@@ -152,37 +164,38 @@ class Device:
             tenant = self.tables.tenant(lane, generation)
             if tenant is None:
                 continue
-            run.lanes[i], run.before[i] = tenant, tenant.depth
-            uses = [(tenant.state, f"lane {lane}'s working state")]
-            uses += [(target, f"lane {lane}'s target") for _, target, _ in run.targets[i]]
+            run.lanes[i] = tenant
+            uses = [(tenant.state, WORKING), *[(target, TARGET) for _, target, _ in run.targets[i]]]
             for entry, role in uses:
                 place = self.tables.find(STATE, entry, role)
-                if roles.setdefault(place, role) != role and place != NOWHERE:
-                    self.log.report(f"{role} is also {roles[place]} (state place {place})")
+                if place in roles:
+                    self.log.report(f"the {role} of {tenant.name} is also the {roles[place]} (state place {place})")
+                elif place != NOWHERE:
+                    roles[place] = f"{role} of {tenant.name}"
             if tenant.done:
                 run.lanes[i], run.done[i] = None, tenant.done
             else:
-                self._check_position(run, i, lane, tenant)
+                self._check_position(run, i, tenant)
         self.pad()
 
-    def _check_position(self, run: Run, i: int, lane: int, tenant: LaneState) -> None:
+    def _check_position(self, run: Run, i: int, tenant: LaneState) -> None:
         start, depth = run.start[i], tenant.depth
         if run.kind[i] == Row.PREFILL:
             end = start + run.length[i]
             if start != depth:
-                self.log.report(f"lane {lane} is to absorb tokens from {start} on, but stands at {depth}")
+                self.log.report(f"{tenant.name} is to absorb tokens from {start} on, but stands at {depth}")
             if tenant.last_token >= 0:
-                self.log.report(f"lane {lane} is to prefill, but its last sampled token is not absorbed")
+                self.log.report(f"{tenant.name} is to prefill, but its last sampled token is not absorbed")
         else:
             end = min(start + run.length[i] * run.plan.repeat, tenant.limit - 1)
             if start < depth:
-                self.log.report(f"lane {lane} stands at {depth}, deeper than the worst case {start}")
+                self.log.report(f"{tenant.name} stands at {depth}, deeper than the worst case {start}")
             if tenant.last_token < 0:
-                self.log.report(f"lane {lane} is to decode, but has no sampled token")
-        missing = [k for k in range(depth // self.span, -(-end // self.span))
-                   if k >= len(tenant.pages) or tenant.pages[k] < 0]
-        if missing:
-            self.log.report(f"lane {lane} may reach depth {end}, but its page list lacks entries {missing}")
+                self.log.report(f"{tenant.name} is to decode, but has no sampled token")
+        first, last = depth // self.span, -(-end // self.span)
+        if last > len(tenant.pages) or -1 in tenant.pages[first:last]:
+            missing = [k for k in range(first, last) if k >= len(tenant.pages) or tenant.pages[k] < 0]
+            self.log.report(f"{tenant.name} may reach depth {end}, but its page list lacks entries {missing}")
 
     def pad(self) -> None:
         """Junk rows pad the batch: they write to the sinks and read them."""
@@ -263,9 +276,9 @@ class Device:
         """Place of a lane's page; the sink's where the list has a gap."""
         entry = tenant.pages[index] if index < len(tenant.pages) else -1
         if entry < 0:
-            self.log.report(f"lane {tenant.key[0]} has no entry {index} in its page list")
+            self.log.report(f"{tenant.name} has no entry {index} in its page list")
             return 0
-        return max(0, self.tables.find(PAGE, entry, f"lane {tenant.key[0]}"))
+        return max(0, self.tables.find(PAGE, entry, tenant.name))
 
     def _snapshot(self, run: Run, target: int, number: int, matrix: model.Matrix, window: model.Window,
                   label: int) -> None:
@@ -292,8 +305,8 @@ class Device:
         if rest:
             last = self._read_page(tenant, full, rest, last, context)
         if last != (label or tenant.seed) or (label == 0) != (depth == 0):
-            self.log.report(f"lane {tenant.key[0]} at depth {depth}: its working state is not that of the prefix in "
-                            f"its pages" if depth else f"lane {tenant.key[0]} starts at depth 0 from a used state")
+            self.log.report(f"{tenant.name} at depth {depth}: its working state is not that of the prefix in "
+                            f"its pages" if depth else f"{tenant.name} starts at depth 0 from a used state")
         return context
 
     def _read_page(self, tenant: LaneState, index: int, rows: int, last: int, context: list[int]) -> int:
@@ -301,15 +314,15 @@ class Device:
         place = self._page_place(tenant, index)
         page = self.memory.pages[place]
         if page is None:
-            self.log.report(f"lane {tenant.key[0]} reads page place {place}, which is poison")
+            self.log.report(f"{tenant.name} reads page place {place}, which is poison")
             page = Page(self.kv_groups, self.span, self.memory.garbage())
         if self.read_all:
             page.known = 0
         self.memory.digest(place, page, rows)
         if page.head != last:
-            self.log.report(f"lane {tenant.key[0]}: entry {index} of its page list does not continue the one before")
+            self.log.report(f"{tenant.name}: entry {index} of its page list does not continue the one before")
         if page.writer != tenant.key and page.write_step == self.log.step and page.write_low < rows:
-            self.log.report(f"lane {tenant.key[0]} reads page place {place}, which {page.writer} writes in this step")
+            self.log.report(f"{tenant.name} reads page place {place}, which {page.writer} writes in this step")
         power = self.powers[rows]
         for k, prefix in enumerate(page.prefix):
             context[k] = (context[k] * power + prefix[rows]) % model.PRIME

@@ -113,7 +113,7 @@ class MockExecutor:
         self._events += 1
         ticket = MockTicket(run, self._events, fault)
         if fault is None:
-            for name, phase in self.device.phases(run):
+            for name, phase in (*self.device.preparation(run), *self.device.work(run)):
                 self._put(plan.step, name, partial(phase, run))
         else:
             self._put_failing(run, fault.effect)
@@ -169,8 +169,8 @@ class MockExecutor:
         elif effect is Effect.UNKNOWN:
             found: list[Damage] = []
             self._put(step, "damage", lambda: found.append(Damage.of(run.plan, device)), muted=True)
-            phases = device.phases(run)
-            for name, phase in phases[: self._rng.randint(device.TABLES_END, len(phases))]:
+            work = device.work(run)
+            for name, phase in device.preparation(run) + work[: self._rng.randint(0, len(work))]:
                 self._put(step, name, partial(phase, run), muted=True)
             self._put(step, "damage", lambda: found[0].scribble(device), muted=True)
 

@@ -35,7 +35,9 @@ class Streams:
 
     def ready(self) -> list[str]:
         """Streams whose next command may run."""
-        return [name for name, queue in self.queues.items() if queue and self.events.issuperset(queue[0].waits)]
+        events = self.events
+        return [name for name, queue in self.queues.items()
+                if queue and (not queue[0].waits or events.issuperset(queue[0].waits))]
 
     def step(self) -> bool:
         """Run one ready command; False if there is none."""

@@ -17,11 +17,12 @@ class LaneState:
     """A lane's tenant as the device sees it; exact after every step."""
 
     __slots__ = ("cache_context", "cache_epoch", "cache_label", "cache_pages", "depth", "done", "draw", "generation",
-                 "key", "last_token", "limit", "pages", "prompt", "sampling", "script", "seed", "state")
+                 "key", "last_token", "limit", "name", "pages", "prompt", "sampling", "script", "seed", "state")
 
     def __init__(self, seat: Seat) -> None:
         self.generation = seat.generation
         self.key = (seat.lane, seat.generation)
+        self.name = f"lane {seat.lane}"
         self.seed = model.seed_of(seat.scope)
         self.state = seat.state
         self.depth = seat.depth

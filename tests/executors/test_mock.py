@@ -6,8 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from k3mem.executors.mock import MockExecutor, fresh_output, fresh_rows, fresh_state
 
+from k3mem.executors.mock import MockExecutor, fresh_output, fresh_rows, fresh_state
 from k3mem.plan import Done, Sampling
 from tests.plans import Host, PlanBuilder, layout_of, run, run_overlapped, small_shape, tokens_of
 
@@ -196,7 +196,9 @@ def test_random_cuts_overlap_and_speculation_give_the_oracles_tokens(seed: int) 
         plans.append(host.plan().verify(1, worst, drafts) if true else host.plan().decode(1, worst))
         accepted = 1
         if true:
-            while accepted <= len(drafts) and out + accepted - 1 < 20 and drafts[accepted - 1] == tokens[out + accepted - 1]:
+            for draft, token in zip(drafts, tokens[out:], strict=False):
+                if draft != token:
+                    break
                 accepted += 1
         accepted = min(accepted, 20 - out)
         out, depth = out + accepted, depth + accepted
