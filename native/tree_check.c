@@ -69,10 +69,6 @@ static int check_words(k3_tree *t, int32_t x) {
     NEED(!root || kv_bit(n), "flags", x, n->flags, "a root counts as KV");
     NEED(root == (n->tokens == NULL), "flags", x, n->flags, "only a root has no tokens");
     NEED((n->pages != NULL) == (kv_bit(n) && !root), "flags", x, n->flags, "KV and pages disagree");
-    NEED(!(n->flags & SUPERSEDED) ||
-             (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
-              n->count[1] == 1),
-         "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
     return K3_OK;
 }
 
@@ -93,9 +89,9 @@ static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *befor
         if (side) {
             const node *b = *before == NONE ? NULL : &t->nodes[*before];
             NEED(!b || order(t, b->tokens, b->len, n->tokens, n->len) < 0, "tokens", x, *before,
-                 "siblings out of order or with a common first page (tables 'left', 'right', 'kids_kv', "
-                 "'kids_ghost')");
-            int32_t after, twin = bit ? NONE : child_at_or_before(t, t->nodes[p].kids[1], n->tokens, n->len, &after);
+                 "siblings out of order or with a common first page (tables 'left', 'right', 'kids_kv', 'kids_ghost')");
+            int32_t after, kv = bit ? NONE : t->nodes[p].kids[1];
+            int32_t twin = child_at_or_before(t, kv, n->tokens, n->len, &after);
             NEED(twin == NONE || order(t, t->nodes[twin].tokens, t->nodes[twin].len, n->tokens, n->len) != 0, "tokens",
                  x, twin, "a ghost and a KV sibling share the first page");
             *before = x;
@@ -216,6 +212,10 @@ int k3_tree_check(k3_tree *t) {
         NEED((n->seat != NONE) == belongs_in_heap(t, x), "seat", x, n->seat, "in a heap and eligible disagree");
         NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && h->at[n->seat] == x), "seat", x, n->seat,
              "not its place in the heap");
+        NEED(!(n->flags & SUPERSEDED) ||
+                 (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
+                  n->count[1] == 1),
+             "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
         if (n->parent == NONE) continue;
         NEED(n->start == depth_of(&t->nodes[n->parent]), "start", x, n->start, "not where the parent ends");
         NEED(n->scope == t->nodes[n->parent].scope, "scope", x, n->scope, "not the parent's");
