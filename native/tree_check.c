@@ -157,7 +157,8 @@ static int check_unique(k3_tree *t, int64_t *pairs, int64_t n, const char *table
 
 static int check_owners(k3_tree *t) {
     int64_t n_states = 0, n_pages = 0, most = t->counters[KV_PAGES];
-    int64_t *states = malloc(sizeof *states * (size_t)(t->top + 1)), *pages = malloc(sizeof *pages * (size_t)(most + 1));
+    int64_t *states = malloc(sizeof *states * (size_t)(t->top + 1));
+    int64_t *pages = malloc(sizeof *pages * (size_t)(most + 1));
     int rc = states && pages ? K3_OK : K3_E_MEMORY;
     for (int32_t x = 0; rc == K3_OK && x < t->top; x++) {
         const node *n = &t->nodes[x];

@@ -32,8 +32,8 @@ def hunt(mutant: int) -> str:
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "K3MEM_NATIVE": "mutants", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", HUNT, str(mutant)], env=env, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    command = [sys.executable, "-c", HUNT, str(mutant)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
 pytestmark = pytest.mark.skipif(
