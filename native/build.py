@@ -34,7 +34,8 @@ def flags() -> list[str]:
     if MUTANTS:
         common.append("-DK3_MUTANTS")
     if os.environ.get("K3MEM_SANITIZE"):
-        return [*common, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+        sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+        return [*common, "-O1", "-g", *sanitize]
     return [*common, "-O3"]
 
 

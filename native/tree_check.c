@@ -31,8 +31,8 @@ static int check_free(k3_tree *t) {
     NEED(live + free_nodes == t->top, "flags", t->free, live, "live nodes and free list do not add up");
     for (int32_t s = 0; s < t->n_roots; s++) {
         int32_t x = t->roots[s];
-        NEED(is_live(t, x) && t->nodes[x].flags & ROOT, "roots", s, x, "not a root node");
-        NEED(t->nodes[x].scope == s, "roots", s, x, "root of another scope");
+        NEED(is_live(t, x) && t->nodes[x].flags & ROOT, "roots", x, s, "not a root node");
+        NEED(t->nodes[x].scope == s, "roots", x, s, "root of another scope (table 'scope')");
     }
     return K3_OK;
 }
@@ -49,18 +49,18 @@ static int check_words(k3_tree *t, int32_t x) {
     for (int bit = 0; bit < 2; bit++) {
         NEED(link_ok(t, n->kids[bit]), bit ? "kids_kv" : "kids_ghost", x, n->kids[bit], "no such node");
         NEED(n->count[bit] >= 0 && (n->count[bit] > 0) == (n->kids[bit] != NONE), bit ? "count_kv" : "count_ghost", x,
-             n->count[bit], "does not fit the children");
+             n->count[bit], bit ? "does not fit table 'kids_kv'" : "does not fit table 'kids_ghost'");
     }
     NEED(n->start >= 0 && n->start % t->page == 0, "start", x, n->start, "not a page multiple");
     NEED(root ? n->len == 0 : n->len > 0 && n->len <= INT32_MAX - n->start, "len", x, n->len, "no possible length");
     NEED(!is_tail(t, n) || children_of(n) == 0, "len", x, n->len, "ends inside a page but has children");
     NEED(n->state >= NONE, "state", x, n->state, "no state id");
     NEED(n->state < 0 || (kv_bit(n) && !root), "state", x, n->state, "a checkpoint without KV");
+    NEED((n->state >= 0) == (n->stamp >= 0), "state", x, n->state, "state and stamp (table 'stamp') disagree");
     NEED(n->lock >= 0, "lock", x, n->lock, "below 0");
     NEED(n->kind < t->kinds, "kind", x, n->kind, "no such kind");
     NEED(n->touch <= t->clock, "touch", x, n->touch, "ahead of the clock");
-    NEED(n->stamp <= t->last_stamp && (n->state < 0 ? n->stamp == -1 : n->stamp >= 0), "stamp", x, n->stamp,
-         "no stamp of this node");
+    NEED(n->stamp <= t->last_stamp && n->stamp >= -1, "stamp", x, n->stamp, "no step");
     NEED(n->kv_stamp <= t->last_stamp && (kv_bit(n) && !root ? n->kv_stamp >= 0 : n->kv_stamp == -1), "kv_stamp", x,
          n->kv_stamp, "no stamp of this node");
     NEED(n->scope >= 0 && n->scope < t->n_roots, "scope", x, n->scope, "no such scope");
@@ -69,10 +69,6 @@ static int check_words(k3_tree *t, int32_t x) {
     NEED(!root || kv_bit(n), "flags", x, n->flags, "a root counts as KV");
     NEED(root == (n->tokens == NULL), "flags", x, n->flags, "only a root has no tokens");
     NEED((n->pages != NULL) == (kv_bit(n) && !root), "flags", x, n->flags, "KV and pages disagree");
-    NEED(!(n->flags & SUPERSEDED) ||
-             (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
-              n->count[1] == 1),
-         "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
     return K3_OK;
 }
 
@@ -93,14 +89,15 @@ static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *befor
         if (side) {
             const node *b = *before == NONE ? NULL : &t->nodes[*before];
             NEED(!b || order(t, b->tokens, b->len, n->tokens, n->len) < 0, "tokens", x, *before,
-                 "siblings out of order or with a common first page");
-            int32_t after, twin = bit ? NONE : child_at_or_before(t, t->nodes[p].kids[1], n->tokens, n->len, &after);
+                 "siblings out of order or with a common first page (tables 'left', 'right', 'kids_kv', 'kids_ghost')");
+            int32_t after, kv = bit ? NONE : t->nodes[p].kids[1];
+            int32_t twin = child_at_or_before(t, kv, n->tokens, n->len, &after);
             NEED(twin == NONE || order(t, t->nodes[twin].tokens, t->nodes[twin].len, n->tokens, n->len) != 0, "tokens",
                  x, twin, "a ghost and a KV sibling share the first page");
             *before = x;
             ++*seen;
             NEED(*seen <= t->nodes[p].count[bit], bit ? "count_kv" : "count_ghost", p, t->nodes[p].count[bit],
-                 "fewer than the children");
+                 "fewer than the children (tables 'left', 'right')");
         }
         if (c == NONE) continue;
         NEED(priority(c) < priority(x), side ? "right" : "left", x, c, "treap order broken");
@@ -123,7 +120,8 @@ static int check_children(k3_tree *t, int32_t p, int64_t *linked) {
         NEED(!bit || kv_bit(n), table, p, top, "KV below a ghost");
         int rc = check_treap(t, p, bit, top, &before, &seen);
         if (rc < 0) return rc;
-        NEED(seen == n->count[bit], bit ? "count_kv" : "count_ghost", p, n->count[bit], "not the number of children");
+        NEED(seen == n->count[bit], bit ? "count_kv" : "count_ghost", p, n->count[bit],
+             "not the number of children (tables 'left', 'right')");
         *linked += seen;
     }
     return K3_OK;
@@ -159,7 +157,8 @@ static int check_unique(k3_tree *t, int64_t *pairs, int64_t n, const char *table
 
 static int check_owners(k3_tree *t) {
     int64_t n_states = 0, n_pages = 0, most = t->counters[KV_PAGES];
-    int64_t *states = malloc(sizeof *states * (size_t)(t->top + 1)), *pages = malloc(sizeof *pages * (size_t)(most + 1));
+    int64_t *states = malloc(sizeof *states * (size_t)(t->top + 1));
+    int64_t *pages = malloc(sizeof *pages * (size_t)(most + 1));
     int rc = states && pages ? K3_OK : K3_E_MEMORY;
     for (int32_t x = 0; rc == K3_OK && x < t->top; x++) {
         const node *n = &t->nodes[x];
@@ -214,6 +213,10 @@ int k3_tree_check(k3_tree *t) {
         NEED((n->seat != NONE) == belongs_in_heap(t, x), "seat", x, n->seat, "in a heap and eligible disagree");
         NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && h->at[n->seat] == x), "seat", x, n->seat,
              "not its place in the heap");
+        NEED(!(n->flags & SUPERSEDED) ||
+                 (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
+                  n->count[1] == 1),
+             "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
         if (n->parent == NONE) continue;
         NEED(n->start == depth_of(&t->nodes[n->parent]), "start", x, n->start, "not where the parent ends");
         NEED(n->scope == t->nodes[n->parent].scope, "scope", x, n->scope, "not the parent's");
@@ -256,7 +259,8 @@ int k3_tree_table(k3_tree *t, const char *name, int32_t x, void **ptr, int32_t *
     if (!strcmp(name, "roots")) return give_table(t->roots, t->n_roots, 4, ptr, count, width, stride);
     if (!strcmp(name, "evictable"))
         return give_table(t->heaps[EVICTABLE].at, t->heaps[EVICTABLE].n, 4, ptr, count, width, stride);
-    if (!strcmp(name, "ghosts")) return give_table(t->heaps[GHOSTS].at, t->heaps[GHOSTS].n, 4, ptr, count, width, stride);
+    if (!strcmp(name, "ghosts"))
+        return give_table(t->heaps[GHOSTS].at, t->heaps[GHOSTS].n, 4, ptr, count, width, stride);
     if (!strcmp(name, "counters")) return give_table(t->counters, COUNTERS, 8, ptr, count, width, stride);
     if (!is_live(t, x)) return K3_E_ARG;
     const node *n = &t->nodes[x];

@@ -51,7 +51,7 @@ static void node_free(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     free(n->tokens);
     free(n->pages);
-    *n = (node){.parent = t->free, .seat = NONE};
+    *n = (node){.parent = t->free, .left = NONE, .right = NONE, .kids = {NONE, NONE}, .state = NONE, .seat = NONE};
     t->free = x;
     t->counters[NODES]--;
 }

@@ -28,6 +28,7 @@ from k3mem.types import NO_NODE, NO_STATE, Int32, Int64, NodeId, ScopeId, StateI
 Ints = Sequence[int] | npt.NDArray[Any]
 
 _MAX_STEP = 2**63 - 1
+_KINDS = tuple(Kind)
 _NEW = ffi.new
 _VIEW = ffi.from_buffer
 
@@ -218,7 +219,7 @@ class Tree:
         self._checked(lib.k3_tree_info(self._t, node, self._info))
         i = self._info
         return Info(
-            i.depth, i.start, i.parent, i.state, Kind(i.kind), i.stamp, i.lock, bool(i.has_kv), i.children,
+            i.depth, i.start, i.parent, i.state, _KINDS[i.kind], i.stamp, i.lock, bool(i.has_kv), i.children,
             bool(i.superseded), bool(i.is_tail), bool(i.had_state), i.kv_stamp, i.scope,
         )
 
@@ -380,15 +381,17 @@ class Tree:
     def _pages_out(self, n: int) -> Int32:
         if not n:
             return np.empty(0, np.int32)
-        return np.frombuffer(ffi.buffer(lib.k3_tree_out_pages(self._t), 4 * n), np.int32).copy()
+        out = np.empty(n, np.int32)
+        ffi.memmove(out, lib.k3_tree_out_pages(self._t), 4 * n)
+        return out
 
     def _victim(self) -> Evicted:
         e = self._evicted
-        return Evicted(e.node, Kind(e.kind), e.state, self._pages_out(e.n_pages), e.tokens, bool(e.unused), e.depth)
+        return Evicted(e.node, _KINDS[e.kind], e.state, self._pages_out(e.n_pages), e.tokens, bool(e.unused), e.depth)
 
     def _dropped(self) -> Dropped:
         n_states, n_pages = self._sizes
-        states = np.empty(0, np.int32)
+        states = np.empty(n_states, np.int32)
         if n_states:
-            states = np.frombuffer(ffi.buffer(lib.k3_tree_out_states(self._t), 4 * n_states), np.int32).copy()
+            ffi.memmove(states, lib.k3_tree_out_states(self._t), 4 * n_states)
         return Dropped(states, self._pages_out(n_pages))

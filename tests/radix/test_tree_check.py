@@ -1,0 +1,142 @@
+"""check() names every table in which one word is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from k3mem.errors import Corrupted
+from k3mem.radix import Kind, Lru, Tree
+
+PER_NODE = ["touch", "stamp", "kv_stamp", "parent", "left", "right", "kids_ghost", "kids_kv", "count_ghost", "count_kv",
+            "start", "len", "state", "lock", "seat", "scope", "mark", "kind", "flags"]
+
+
+@pytest.fixture
+def tree() -> Tree:
+    """Forks, tails, ghosts, tombstones, locks, superseded marks and free nodes in two scopes; pages of 2 tokens."""
+    tree = Tree(2, 2, Lru(), 60)
+    rng = np.random.default_rng(7)
+    page = 0
+    for scope in (tree.new_scope(), tree.new_scope()):
+        for i in range(40):
+            tokens = np.concatenate([np.zeros(2, np.int32), rng.integers(0, 3, 10, dtype=np.int32)])
+            node = tree.root(scope)
+            pages = np.arange(page, page + 6)
+            page += 6
+            for end in (4, 8, 9 + i % 3):
+                got = tree.publish(node, tokens, end, pages, 3 * page + end, Kind.CHUNK_END, i + 1)
+                node = got.node
+                for index, mine in got.replaced:
+                    pages[index] = mine
+    for _ in range(120):
+        tree.evict()
+    node, tokens = tree.root(scope), np.full(12, 5, np.int32)
+    for end in (4, 8, 12):
+        node = tree.publish(node, tokens, end, np.arange(page, page + 6), 9999 + end, Kind.CHUNK_END, 50).node
+    walk = tree.walk()
+    tree.lock(walk.node[0])
+    tree.lock(walk.node[-1])
+    tree.check()
+    assert tree.info(tree.info(node).parent).superseded
+    return tree
+
+
+def broken(tree: Tree, table: str, node: int = -1) -> Iterator[tuple[int, str]]:
+    """Flip the top bit of one word after the other, and give (index, what check() said) with the tree restored."""
+    words = tree._table(table, node)
+    width = words.dtype.itemsize
+    top = np.array(1 << (8 * width - 1), f"u{width}").view(words.dtype)
+    for i in range(len(words)):
+        words[i] ^= top
+        try:
+            tree.check()
+            said = "nothing"
+        except Corrupted as error:
+            said = str(error)
+        words[i] ^= top
+        yield i, said
+
+
+@pytest.mark.parametrize("table", PER_NODE)
+def test_a_broken_word_of_a_node_is_named(tree: Tree, table: str) -> None:
+    live = {i for i, flags in enumerate(tree._table("flags")) if flags & 1}
+    for i, said in broken(tree, table):
+        if i in live:
+            assert f"'{table}'" in said
+            assert f"node {i}:" in said
+    tree.check()
+
+
+@pytest.mark.parametrize("table", ["tokens", "pages"])
+def test_a_broken_word_of_an_edge_is_named(tree: Tree, table: str) -> None:
+    for node in tree.walk().node:
+        for _, said in broken(tree, table, node):
+            assert f"'{table}'" in said
+            assert f"node {node}:" in said
+    tree.check()
+
+
+@pytest.mark.parametrize("table", ["roots", "evictable", "ghosts", "counters"])
+def test_a_broken_word_of_an_array_is_named(tree: Tree, table: str) -> None:
+    assert len(tree._table(table)) > 1
+    for _, said in broken(tree, table):
+        assert f"'{table}'" in said
+    tree.check()
+
+
+@pytest.mark.parametrize(
+    ("table", "wrong"),
+    [("parent", 3), ("left", 3), ("right", 3), ("kids_kv", 3), ("kids_ghost", 3), ("count_kv", 1), ("count_ghost", 1),
+     ("start", 2), ("len", 1), ("lock", 1), ("scope", 1), ("seat", 1)],
+)
+def test_a_plausible_wrong_word_is_named_too(tree: Tree, table: str, wrong: int) -> None:
+    """Off by a little: still in range, so only the relations between words can tell."""
+    words = tree._table(table)
+    live = [i for i, flags in enumerate(tree._table("flags")) if flags & 1 and not flags & 32]
+    for i in live:
+        was = words[i]
+        words[i] = was + wrong
+        with pytest.raises(Corrupted, match=f"'{table}'"):
+            tree.check()
+        words[i] = was
+    tree.check()
+
+
+def test_a_page_with_two_owners_is_named(tree: Tree) -> None:
+    a, b = [n for n in tree.walk().node if tree.info(n).depth % 2 == 0][:2]
+    first, second = tree._table("pages", a), tree._table("pages", b)
+    was, second[0] = second[0], first[0]
+    with pytest.raises(Corrupted, match="'pages'.*two owners"):
+        tree.check()
+    second[0] = was
+    tree.check()
+
+
+def test_a_state_with_two_owners_is_named(tree: Tree) -> None:
+    states = tree._table("state")
+    a, b = np.flatnonzero(states >= 0)[:2]
+    was, states[b] = states[b], states[a]
+    with pytest.raises(Corrupted, match="'state'.*two owners"):
+        tree.check()
+    states[b] = was
+    tree.check()
+
+
+def test_siblings_with_a_common_page_are_named(tree: Tree) -> None:
+    parent = next(n for n in tree.walk().node if tree._table("count_kv")[n] > 1)
+    a, b = [n for n in tree.walk().node if tree.info(n).parent == parent and len(tree._table("tokens", n)) > 1][:2]
+    words = tree._table("tokens", a)
+    was = words[:2].copy()
+    words[:2] = tree._table("tokens", b)[:2]
+    with pytest.raises(Corrupted, match="'tokens'"):
+        tree.check()
+    words[:2] = was
+    tree.check()
+
+
+def test_unknown_table_is_refused(tree: Tree) -> None:
+    with pytest.raises(ValueError, match="no table"):
+        tree._table("nothing")
