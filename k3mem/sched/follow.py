@@ -24,8 +24,8 @@ def should_wait(core: Core, b: Builder, job: Job, tokens: Int32, found: Match) -
     most = -(-len(tokens) // core.policy.token_budget)
     if job.waits >= most or not core.policy.caching:
         return False
-    for leader in core.lanes.taken():
-        if core.lanes.phase[leader.lane] != Phase.PREFILL or leader.job.scope != job.scope:
+    for leader in core.lanes.in_phase(Phase.PREFILL):
+        if leader.job.scope != job.scope:
             continue
         if _meeting(core, b, leader, tokens, found) is not None:
             leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)

@@ -23,8 +23,7 @@ def budget_left(core: Core, b: Builder) -> int:
 
 def add_rows(core: Core, b: Builder) -> None:
     """A chunk for every running prompt, best ranks first, while the budget lasts."""
-    waiting = [s for s in core.lanes.taken() if core.lanes.phase[s.lane] == Phase.PREFILL]
-    for seat in sorted(waiting, key=lambda s: s.rank):
+    for seat in sorted(core.lanes.in_phase(Phase.PREFILL), key=lambda s: s.rank):
         if not add_chunk(core, b, seat):
             break
 
