@@ -24,8 +24,8 @@ class Engine:
     """Memory and scheduling for one model on one executor. No locks, no threads: one thread drives it.
 
     `clock` gives seconds for deadlines (default: time.monotonic). With a `drafter`, VERIFY rows of up to `window`
-    tokens (1 + drafts) are planned. `fast_forward` lets one plan stand for many decode steps where the executor can. Raises InvalidShape or ValueError when shape, policy, executor and capacity do
-    not go together.
+    tokens (1 + drafts) are planned. `fast_forward` lets one plan stand for many decode steps where the executor can.
+    Raises InvalidShape or ValueError when shape, policy, executor and capacity do not go together.
     """
 
     def __init__(self, shape: Shape, executor: Executor, capacity_bytes: int, policy: Policy | None = None, *,

@@ -32,7 +32,7 @@ class Kept(NamedTuple):
     """Where the writer stands now."""
     taken: bool
     """The state belongs to the tree now; else the caller still owns it."""
-    index: Int32
+    changed: Int32
     """Entries of the writer's page list that changed ..."""
     pages: Int32
     """... and the tree's pages that stand there now (the writer's duplicates were freed)."""

@@ -76,8 +76,8 @@ def publish(core: Core, seat: Seated, depth: int, state: StateId, kind: Kind, st
     cache.tree.unlock(seat.node)
     seat.node, seat.node_depth = kept.node, depth
     seat.owned = max(seat.owned, depth // core.span)
-    if len(kept.index) and seat.end is None:
-        for index, page in zip(kept.index.tolist(), kept.pages.tolist(), strict=True):
+    if len(kept.changed) and seat.end is None:
+        for index, page in zip(kept.changed.tolist(), kept.pages.tolist(), strict=True):
             core.deltas.append((seat, index, np.array([page], np.int32)))
     return kept.taken
 
