@@ -20,6 +20,7 @@ def retract(core: Core, seat: Seated) -> None:
     core.metrics.retractions += 1
     core.metrics.events["victim"] += 1
     seat.job.retractions += 1
+    core.cache.log.add("retract", seat.job.request.id)
     mark(core, seat, End.RETRACT)
     settle(core, seat)
 
@@ -43,6 +44,7 @@ def close(core: Core, seat: Seated) -> None:
     assert end is not None
     if core.policy.caching:
         _publish_last(core, seat, KINDS[end])
+        core.pins.published(job.request.session, job.scope, job.tokens[: core.lanes.launched[seat.lane]])
     release(core, seat)
     if end == End.RETRACT:
         core.queue.add(job)

@@ -20,6 +20,7 @@ from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Lanes
+from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
 from k3mem.types import Int32
 
@@ -61,6 +62,7 @@ class Core:
     lanes: Lanes
     capabilities: Capabilities
     clock: Callable[[], float]
+    pins: Pins
     drafter: Drafter | None = None
     window: int = 1
     """Largest VERIFY window (1 + drafts)."""
