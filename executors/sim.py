@@ -116,6 +116,11 @@ class SimExecutor:
             raise RuntimeError(f"idle with {len(self._flight)} steps in flight; collect them first")
         self.now = max(self.now, until)
 
+    def planning_moment(self, depth: int = 1) -> float:
+        """When the next plan is made with `depth` steps in flight: at the end of the last step but `depth`, of those
+        launched so far, or now. The sub-steps of a repeated plan count one by one. O(1)."""
+        return max(self.now, self._ends[-1 - depth]) if len(self._ends) > depth else self.now
+
     def fast_forward(self, plan: Plan, limit: int, until: float, depth: int = 1) -> int:
         """How many times, 1 .. limit, this DECODE-only plan may be repeated so that each repetition is planned
         before the moment `until`. Changes nothing. O(rows + answer).

@@ -47,7 +47,9 @@ class TimedReplay:
         engine, feed, sim = self.engine, self.feed, self.sim
         core = engine.scheduler.core
         reported = 0
+        depth = engine.policy.steps_in_flight
         while True:
+            sim.now = sim.planning_moment(depth)  # later than the last commit where a plan stands for many steps
             for start, turn in feed.ready(sim.now):
                 self._submit(start, turn)
             following = feed.next_time()
