@@ -48,7 +48,7 @@ class TimedReplay:
         core = engine.scheduler.core
         reported = 0
         while True:
-            for start, turn in feed.ready(sim.now):
+            for start, turn in feed.ready(sim.moment(engine.policy.steps_in_flight)):
                 self._submit(start, turn)
             following = feed.next_time()
             if not engine.has_work:

@@ -45,8 +45,8 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
         for lane in plan.lane.tolist():
             if lane in core.ending:
                 close.settle(core, lanes.seat(lane))
-    core.metrics.rows += len(plan.kind)
-    core.metrics.events["row"] += len(plan.kind)
+    core.metrics.rows += len(plan.kind) * plan.repeat
+    core.metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
 
 
