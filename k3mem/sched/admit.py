@@ -69,6 +69,8 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     taken = _reserve(core, b, found, need)
     if taken is None:
         tree.unlock(found.node)
+        if found.depth and not core.lanes.running:  # alone: what it would resume from is all that stands in its way
+            return _seat(core, b, job, _from_nothing(core, job, found))
         return False
     pages, state, in_place = taken
     b.journal.append(lambda: tree.unlock(found.node))
@@ -82,6 +84,11 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     _count(core, b, seat, found, in_place)
     prefill.add_chunk(core, b, seat)
     return True
+
+
+def _from_nothing(core: Core, job: Job, found: Match) -> Match:
+    """The match without its checkpoints."""
+    return Match(core.cache.tree.root(job.scope), 0, NO_STATE, found.known, found.kv, max(found.evicted, found.depth), 0)
 
 
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:

@@ -30,7 +30,7 @@ def should_wait(core: Core, b: Builder, job: Job, tokens: Int32, found: Match) -
             leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)
             core.metrics.followers += job.waits == 0
             job.waits += 1
-            b.journal.append(lambda: _unwait(core, job))
+            b.journal.append(lambda: _unwait(job))
             return True
     return False
 
@@ -42,9 +42,8 @@ def forget_loans(core: Core) -> None:
         seat.lent = None
 
 
-def _unwait(core: Core, job: Job) -> None:
+def _unwait(job: Job) -> None:
     job.waits -= 1
-    core.metrics.followers -= job.waits == 0
 
 
 def _meeting(core: Core, b: Builder, leader: Seated, tokens: Int32, found: Match) -> int | None:

@@ -97,6 +97,7 @@ class Scheduler:
             return None
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
+        b.journal.append(core.metrics.mark())
         if core.resync:
             self._reseat(b)
         else:
@@ -131,7 +132,8 @@ class Scheduler:
         return launch.launched(self.core, b, plan, ticket)
 
     def cancel(self, plan: Plan) -> None:
-        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone."""
+        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone and that retracted
+        requests wait."""
         b = self._open(plan)
         b.undo()
         self.core.open = None
