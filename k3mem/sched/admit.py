@@ -88,18 +88,19 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
 
 def _from_nothing(core: Core, job: Job, found: Match) -> Match:
     """The match without its checkpoints."""
-    return Match(core.cache.tree.root(job.scope), 0, NO_STATE, found.known, found.kv, max(found.evicted, found.depth), 0)
+    root, evicted = core.cache.tree.root(job.scope), max(found.evicted, found.depth)
+    return Match(root, 0, NO_STATE, found.known, found.kv, evicted, 0)
 
 
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need + _headroom(core), 1):
+    if room.make_room(core, b, need + _headroom(core), 1, node=found.node):
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
     if found.state == NO_STATE or tree.info(found.node).lock > 1:
         return None
-    if not room.make_room(core, b, need + _headroom(core), 0):
+    if not room.make_room(core, b, need + _headroom(core), 0, node=found.node):
         return None
     got = room.take(core, b, need, 0)
     if got is None:
