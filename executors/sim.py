@@ -110,16 +110,18 @@ class SimExecutor:
         self.now = max(self.now, float(result.times[-1]))
         return result
 
+    def moment(self, depth: int) -> float:
+        """When the next step is planned with `depth` steps in flight, in seconds: the end of the step launched
+        1 + `depth` before it, sub-steps of a fast-forwarded plan counted one by one, and not before `now`. What
+        arrived by then must be submitted first, or fast-forward changes who is admitted when."""
+        ends = self._ends
+        return max(self.now, ends[-(depth + 1)]) if len(ends) > depth else self.now
+
     def idle(self, until: float) -> None:
         """Advance the clock to `until` (never back). Raises RuntimeError while a step is in flight."""
         if self._flight:
             raise RuntimeError(f"idle with {len(self._flight)} steps in flight; collect them first")
         self.now = max(self.now, until)
-
-    def planning_moment(self, depth: int = 1) -> float:
-        """When the next plan is made with `depth` steps in flight: at the end of the last step but `depth`, of those
-        launched so far, or now. The sub-steps of a repeated plan count one by one. O(1)."""
-        return max(self.now, self._ends[-1 - depth]) if len(self._ends) > depth else self.now
 
     def fast_forward(self, plan: Plan, limit: int, until: float, depth: int = 1) -> int:
         """How many times, 1 .. limit, this DECODE-only plan may be repeated so that each repetition is planned

@@ -49,8 +49,7 @@ class TimedReplay:
         reported = 0
         depth = engine.policy.steps_in_flight
         while True:
-            sim.now = sim.planning_moment(depth)  # later than the last commit where a plan stands for many steps
-            for start, turn in feed.ready(sim.now):
+            for start, turn in feed.ready(sim.moment(depth)):
                 self._submit(start, turn)
             following = feed.next_time()
             if not engine.has_work:

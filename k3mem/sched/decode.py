@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from k3mem.pool import ExtraBuffer
-from k3mem.sched import room
+from k3mem.sched import room, unpin
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
 from k3mem.sched.core import Core
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import NO_STATE, Int32
+from k3mem.types import Int32
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -72,7 +72,9 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and (retract_last(core, seat) or strip(core, seat)):
+            while got is None and unpin.one(core):
+                got = room.take(core, b, pages, 0)
+            while got is None and not core.ending and retract_last(core, seat):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:
@@ -93,20 +95,6 @@ def retract_last(core: Core, needy: Seated) -> bool:
         return False
     retract(core, victim)
     return True
-
-
-def strip(core: Core, seat: Seated) -> bool:
-    """Take from the last running request what it can do without: targets held for followers, its latest snapshot,
-    the checkpoint that its own lock protects. False when it has nothing of that kind: it needs one state, no more."""
-    tree, spare = core.cache.tree, [*seat.slots.values()]
-    seat.slots.clear()
-    if seat.extra.latest is not None:
-        spare.append(seat.extra.donate()[0])
-    if tree.info(seat.node).state != NO_STATE:
-        spare.append(tree.take(seat.node))
-    if spare:
-        core.cache.arena.free_states(np.array(spare, np.int32))
-    return bool(spare) or core.pins.give_way()
 
 
 def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
