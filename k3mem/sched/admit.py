@@ -76,7 +76,7 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     _tell_device(core, b, seat, found, in_place)
     b.journal.append(lambda: _unseat(core, seat))
     core.queue.remove(job)
-    b.journal.append(lambda: core.queue.add(job))
+    b.journal.append(lambda: _requeue(core, job))
     _count(core, b, seat, found, in_place)
     prefill.add_chunk(core, b, seat)
     return True
@@ -151,6 +151,15 @@ def _tell_device(core: Core, b: Builder, seat: Seated, found: Match, in_place: b
 
 def _unseat(core: Core, seat: Seated) -> None:
     core.lanes.leave(seat.lane)
+    core.ending.discard(seat.lane)
+
+
+def _requeue(core: Core, job: Job) -> None:
+    """Back to the queue, unless the job was ended while the plan was open."""
+    if job.reason is None:
+        core.queue.add(job)
+    else:
+        del core.jobs[job.request.id]
 
 
 def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:

@@ -1,0 +1,565 @@
+"""Root causes of known faults, put back into our own functions. Each is a context manager; nothing stays behind.
+
+They change what the scheduler or the mock device does from the moment of entry, so a random world can run under them
+as well as a scenario can. `with_mutant` does the same for faults of the C core, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from k3mem.executors.mock.device import Device, Run
+from k3mem.plan import Plan, Result, Row
+from k3mem.pool import Arena, Fit
+from k3mem.radix import Kind, Match
+from k3mem.sched import admit, anchors, close, commit, decode, launch, prefill, room, scheduler
+from k3mem.sched.builder import Builder
+from k3mem.sched.cache import Cache
+from k3mem.sched.core import Core, Flight
+from k3mem.sched.job import Seated
+from k3mem.types import NO_STATE, Int32, NodeId, ScopeId, StateId
+
+Plant = AbstractContextManager[None]
+
+
+@contextmanager
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """`owner.name` becomes make(owner.name)."""
+    old = getattr(owner, name)
+    setattr(owner, name, make(old))
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+@contextmanager
+def all_of(*plants: Plant) -> Iterator[None]:
+    """Several at once."""
+    if not plants:
+        yield
+        return
+    with plants[0], all_of(*plants[1:]):
+        yield
+
+
+def plans(change: Callable[[Plan], Plan]) -> Plant:
+    """Every plan is changed as it is built."""
+    return patched(Builder, "finish", lambda old: lambda self, *a: change(old(self, *a)))
+
+
+def matching(change: Callable[[Cache, ScopeId, Int32, int, Match], Match]) -> Plant:
+    """What a match finds is changed: change(cache, scope, tokens, limit, found)."""
+
+    def make(old: Any) -> Any:
+        def match(self: Cache, scope: ScopeId, tokens: Int32, limit: int, before_step: int) -> Match:
+            return change(self, scope, tokens, limit, old(self, scope, tokens, limit, before_step))
+        return match
+
+    return patched(Cache, "match", make)
+
+
+# -- snapshots and donation
+
+def snapshot_is_a_reference() -> Plant:
+    """A prefill snapshot is the working state itself, not a copy of it."""
+
+    def make(old: Any) -> Any:
+        def add_targets(core: Core, b: Builder) -> None:
+            old(core, b)
+            for row in b.prefill:
+                row.targets = [(depth, row.seat.state, kind) for depth, _, kind in row.targets]
+        return add_targets
+
+    return patched(prefill, "add_targets", make)
+
+
+def donated_and_freed() -> Plant:
+    """The state that a request gives to the tree goes back to the free list as well: saved, but not held."""
+
+    def make(old: Any) -> Any:
+        def publish_last(core: Core, seat: Seated, kind: Kind) -> None:
+            state = seat.state
+            old(core, seat, kind)
+            seat.state = state
+        return publish_last
+
+    return patched(close, "_publish_last", make)
+
+
+def published_when_planned() -> Plant:
+    """Checkpoints of a chunk are visible once it is planned; nothing takes them back."""
+
+    def make(old: Any) -> Any:
+        def plan(self: scheduler.Scheduler) -> Plan | None:
+            made = old(self)
+            if self.core.open is not None:
+                launch._publish(self.core, self.core.open, self.core.open.step)
+                for row in self.core.open.prefill:
+                    row.targets = []
+                self.core.open.journal.clear()
+            return made  # type: ignore[no-any-return]
+        return plan
+
+    return patched(scheduler.Scheduler, "plan", make)
+
+
+def capture_ignored() -> Plant:
+    """Targets are named at every anchor, whatever depths the executor can capture."""
+
+    def make(old: Any) -> Any:
+        def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Kind]]:
+            return sorted((depth, kind) for depth, kind in seat.anchors.items() if start < depth <= end)
+        return inside
+
+    return all_of(patched(anchors, "inside", make),
+                  patched(anchors, "cut", lambda old: lambda core, seat, start, end: end))
+
+
+def interior_never_filled() -> Plant:
+    """The device exposes a row's final state only, and says that it wrote every target."""
+
+    def make(old: Any) -> Any:
+        def snapshot(self: Device, run: Run, target: int, number: int, *state: Any) -> None:
+            row, depth, _ = run.plan.snapshots[number].tolist()
+            if run.kind[row] != Row.PREFILL or depth == run.start[row] + run.length[row]:
+                old(self, run, target, number, *state)
+            run.written[number] = True
+        return snapshot
+
+    return patched(Device, "_snapshot", make)
+
+
+# -- the tree
+
+def published_at_most(depth: int) -> Plant:
+    """An insert is trimmed to this many tokens, with the state of the whole."""
+
+    def make(old: Any) -> Any:
+        def keep(self: Cache, node: NodeId, tokens: Int32, end: int, *rest: Any) -> Any:
+            most = max(min(end, depth), self.tree.info(node).depth + 1)
+            return old(self, node, tokens, min(end, most), *rest)
+        return keep
+
+    return patched(Cache, "keep", make)
+
+
+def no_anchor(kind: Kind) -> Plant:
+    """Prefill leaves no checkpoint of this kind."""
+
+    def make(old: Any) -> Any:
+        def planned(*a: Any) -> dict[int, Kind]:
+            return {depth: k for depth, k in old(*a).items() if k != kind}
+        return planned
+
+    return patched(anchors, "planned", make)
+
+
+def anchors_from_the_resume_depth() -> Plant:
+    """Anchors lie on a grid that is counted from the matched prefix, not from token 0."""
+
+    def make(old: Any) -> Any:
+        def planned(core: Core, request: Any, target: int, found: Match) -> dict[int, Kind]:
+            grid, base = core.shape.grid, found.depth
+            last = base + (target - 1 - base) // grid * grid
+            return {last: Kind.PROMPT_END} if last > base else {}
+        return planned
+
+    return patched(anchors, "planned", make)
+
+
+def whole_prompt_hits() -> Plant:
+    """A prompt may be matched to its very end: nothing is left to compute."""
+
+    def make(old: Any) -> Any:
+        def match(self: Cache, scope: ScopeId, tokens: Int32, limit: int, before_step: int) -> Match:
+            return old(self, scope, tokens, len(tokens), before_step)  # type: ignore[no-any-return]
+        return match
+
+    return patched(Cache, "match", make)
+
+
+def hit_reduced_for_kv_only() -> Plant:
+    """A whole-prompt hit is reduced by one token, but its state still contains that token."""
+
+    def change(cache: Cache, scope: ScopeId, tokens: Int32, limit: int, found: Match) -> Match:
+        full = cache.tree.match(scope, tokens)
+        return full._replace(depth=limit) if full.depth == len(tokens) > 1 else found
+
+    return matching(change)
+
+
+def kv_hit_without_state() -> Plant:
+    """Whatever KV is there is a hit; where no state stands the restore is left out."""
+
+    def deepest(cache: Cache, tokens: Int32, limit: int, found: Match) -> Match:
+        walk = cache.tree.walk()
+        for node, depth in sorted(zip(walk.node.tolist(), walk.depth.tolist(), strict=True), key=lambda e: -e[1]):
+            if found.depth < depth <= min(limit, found.kv) and depth % cache.shape.page_span == 0 and \
+                    np.array_equal(cache.tree.path_tokens(node), tokens[:depth]):
+                return found._replace(node=node, depth=depth, state=cache.tree.info(node).state)
+        return found
+
+    def no_restore(plan: Plan) -> Plan:
+        bare = plan.restores[:, 0] == NO_STATE
+        zero = np.concatenate([plan.zero_states, plan.restores[bare, 1]])
+        return replace(plan, restores=plan.restores[~bare], zero_states=zero)
+
+    return all_of(matching(lambda cache, scope, tokens, limit, found: deepest(cache, tokens, limit, found)),
+                  plans(no_restore))
+
+
+def loose_match() -> Plant:
+    """A checkpoint counts as valid when it lies on a path that *begins* like the prompt."""
+
+    def change(cache: Cache, scope: ScopeId, tokens: Int32, limit: int, found: Match) -> Match:
+        walk = cache.tree.walk()
+        for node, depth, state in zip(walk.node.tolist(), walk.depth.tolist(), walk.state.tolist(), strict=True):
+            if state >= 0 and found.depth < depth <= limit and np.array_equal(
+                    cache.tree.path_tokens(node)[:16], tokens[:16]):
+                found = found._replace(node=node, depth=depth, state=state)
+        return found
+
+    return matching(change)
+
+
+def resume_deletes_deeper() -> Plant:
+    """Resuming from a checkpoint deletes every deeper one, on whatever branch."""
+
+    def make(old: Any) -> Any:
+        def seat(core: Core, b: Builder, job: Any, found: Match) -> bool:
+            tree = core.cache.tree
+            walk = tree.walk()
+            for node, depth, state in zip(walk.node.tolist(), walk.depth.tolist(), walk.state.tolist(), strict=True):
+                if found.depth and depth > found.depth and state >= 0 and not tree.info(node).lock:
+                    core.cache.arena.free_states(np.array([tree.take(node)], np.int32))
+            return old(core, b, job, found)  # type: ignore[no-any-return]
+        return seat
+
+    return patched(admit, "_seat", make)
+
+
+def packed_grid() -> Plant:
+    """Boundary states are indexed on one grid over the packed batch, not on each row's own."""
+
+    def change(plan: Plan) -> Plan:
+        snapshots = plan.snapshots.copy()
+        for i, (row, depth, _) in enumerate(snapshots.tolist()):
+            if plan.kind[row] == Row.PREFILL:
+                shift = int(plan.token_offset[row]) % 64
+                snapshots[i, 1] = max(int(plan.start[row]) + 1, depth - shift)
+        return replace(plan, snapshots=snapshots)
+
+    return plans(change)
+
+
+def unlocks_to_the_root() -> Plant:
+    """Whoever leaves releases the lock of every ancestor, not only the one it took."""
+
+    def make(old: Any) -> Any:
+        def release(core: Core, seat: Seated) -> None:
+            tree, node = core.cache.tree, seat.node
+            old(core, seat)
+            while tree.info(node).parent >= 0:
+                node = tree.info(node).parent
+                if tree.info(node).lock:
+                    tree.unlock(node)
+        return release
+
+    return patched(close, "release", make)
+
+
+def refused_keeps_its_lock() -> Plant:
+    """A match that was not admitted keeps the lock it took for the attempt."""
+
+    def make(old: Any) -> Any:
+        def seat(core: Core, b: Builder, job: Any, found: Match) -> bool:
+            admitted = old(core, b, job, found)
+            if not admitted:
+                core.cache.tree.lock(found.node)
+            return admitted  # type: ignore[no-any-return]
+        return seat
+
+    return patched(admit, "_seat", make)
+
+
+def only_the_joint_hit() -> Plant:
+    """A miss is a miss: nobody asks what was found and thrown away."""
+    return patched(Cache, "explain", lambda old: lambda self, scope, tokens, found, hit, limit: (
+        {"never_seen": len(tokens) - hit} if len(tokens) > hit else {}))
+
+
+# -- the arena
+
+def only_states_are_evicted() -> Plant:
+    """Where a state is short of bytes, only cached states go; KV that lies on the bytes stays."""
+
+    def make(old: Any) -> Any:
+        def cached_room(self: Cache, pages: int, states: int, protect: NodeId = NodeId(-1)) -> Fit:
+            if states and not self.tree.counters().checkpoints:
+                return self.arena.fits(pages, states)
+            return old(self, pages, states, protect)  # type: ignore[no-any-return]
+        return cached_room
+
+    return patched(Cache, "room", make)
+
+
+def pages_are_not_zeroed() -> Plant:
+    """A page is handed out with what its bytes held before."""
+    return plans(lambda plan: replace(plan, zero_pages=plan.zero_pages[:0]))
+
+
+def states_are_not_zeroed(where: Callable[[Plan], bool] = lambda plan: True) -> Plant:
+    """A cold request starts from what its state's bytes held before."""
+    return plans(lambda plan: replace(plan, zero_states=plan.zero_states[:0]) if where(plan) else plan)
+
+
+def single_tokens_are_decodes() -> Plant:
+    """A row of one token is taken for a decode, which has a valid state: nothing is cleared for it."""
+
+    def change(plan: Plan) -> Plan:
+        short = {int(lane) for lane, length in zip(plan.lane, plan.length, strict=True) if length == 1}
+        spared = [seat.state for seat in plan.seats if seat.lane in short]
+        return replace(plan, zero_states=plan.zero_states[~np.isin(plan.zero_states, spared)])
+
+    return plans(change)
+
+
+def capacity_remembered() -> Plant:
+    """What fits is remembered until something is allocated, freed or moved: a lease changes nothing."""
+
+    def make(old: Any) -> Any:
+        known: dict[tuple[Any, ...], Fit] = {}
+
+        def fits(self: Arena, pages: int, states: int) -> Fit:
+            key = (id(self), pages, states, self.usage(), self.moves_count)
+            return known.setdefault(key, old(self, pages, states))
+        return fits
+
+    return patched(Arena, "fits", make)
+
+
+def handles_are_views() -> Plant:
+    """An allocation hands out a view of its own table, which the next one writes."""
+
+    def make(old: Any) -> Any:
+        tables = (np.zeros(1 << 12, np.int32), np.zeros(1 << 12, np.int32))
+
+        def alloc(self: Arena, pages: int, states: int) -> tuple[Int32, Int32] | None:
+            got = old(self, pages, states)
+            if got is None:
+                return None
+            for table, ids in zip(tables, got, strict=True):
+                table[: len(ids)] = ids
+            return tables[0][:pages], tables[1][:states]
+        return alloc
+
+    return patched(Arena, "alloc", make)
+
+
+def half_translated() -> Plant:
+    """One of two routes to a page list takes places for ids: entries that come after the first plan of a seat."""
+
+    def make(old: Any) -> Any:
+        def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int] = (0, 0)) -> None:
+            before = len(b.lane_pages)
+            old(core, b, seat, end, whole)
+            b.lane_pages[before:] = [
+                (lane, first, core.cache.arena.page_places(pages)) for lane, first, pages in b.lane_pages[before:]
+            ]
+        return touch
+
+    return all_of(patched(decode, "touch", make), patched(prefill, "touch", make))
+
+
+# -- overlap
+
+def counts_by_row() -> Plant:
+    """Accepted counts are looked up by a row's place in the next batch."""
+
+    def make(old: Any) -> Any:
+        def booked(core: Core, flight: Flight, result: Result) -> Any:
+            return old(core, flight, replace(result, accepted=np.roll(result.accepted, 1)))
+        return booked
+
+    return patched(commit, "commit", make)
+
+
+def shared_plan_buffers() -> Plant:
+    """Every plan is written into the same arrays."""
+    buffers: dict[str, Any] = {}
+
+    def change(plan: Plan) -> Plan:
+        out = {}
+        for name in ("lane", "generation", "start", "length"):
+            array = getattr(plan, name)
+            buffer = buffers.setdefault(name, np.zeros(256, array.dtype))
+            buffer[: len(array)] = array
+            out[name] = buffer[: len(array)]
+        return replace(plan, **out)
+
+    return plans(change)
+
+
+# -- pressure and accounting
+
+def a_target_is_a_must() -> Plant:
+    """An optional target that finds no room is an error."""
+
+    def make(old: Any) -> Any:
+        def take_state(core: Core, b: Builder, evict: room.Evict) -> StateId | None:
+            got = old(core, b, evict)
+            assert got is not None, "no state for a checkpoint"
+            return got  # type: ignore[no-any-return]
+        return take_state
+
+    return patched(room, "take_state", make)
+
+
+def one_spare_for_two() -> Plant:
+    """The spare state of a step is promised to everybody in it who asks."""
+
+    def make(old: Any) -> Any:
+        spare: dict[int, StateId | None] = {}
+
+        def take_state(core: Core, b: Builder, evict: room.Evict) -> StateId | None:
+            if id(b) not in spare:
+                spare.clear()
+                spare[id(b)] = old(core, b, evict)
+            return spare[id(b)]
+        return take_state
+
+    return patched(room, "take_state", make)
+
+
+def fork_before_admission() -> Plant:
+    """A match takes a state for its request at once; a refused admission forgets to return it."""
+
+    def make(old: Any) -> Any:
+        def seat(core: Core, b: Builder, job: Any, found: Match) -> bool:
+            admitted = old(core, b, job, found)
+            if not admitted and found.depth:
+                core.cache.arena.alloc(0, 1)
+            return admitted  # type: ignore[no-any-return]
+        return seat
+
+    return patched(admit, "_seat", make)
+
+
+def clamp_of_its_own(states: int) -> Plant:
+    """Admission counts this many states a request, whatever is then allocated."""
+
+    def make(old: Any) -> Any:
+        def reserve(core: Core, b: Builder, found: Match, need: int) -> Any:
+            running = core.lanes.running
+            most = core.cache.arena.usage().live_states + core.cache.arena.room_states(True)
+            return None if (running + 1) * states > most else old(core, b, found, need)
+        return reserve
+
+    return patched(admit, "_reserve", make)
+
+
+# -- speculation
+
+def fold_stops_short() -> Plant:
+    """The accepted drafts of a window never reach the state: only its first row does."""
+
+    def make(old: Any) -> Any:
+        def fold(self: Device, run: Run) -> None:
+            run.fresh = [min(1, count) for count in run.fresh]
+            old(self, run)
+        return fold
+
+    return patched(Device, "fold", make)
+
+
+def no_fold() -> Plant:
+    """Drafts are verified and never committed to the state."""
+    return patched(Device, "fold", lambda old: lambda self, run: None)
+
+
+def records_survive_their_tenant() -> Plant:
+    """What a window left unaccepted is replayed by the next window on the same lane."""
+
+    def make(old: Any) -> Any:
+        left: dict[int, list[Any]] = {}
+
+        def fold(self: Device, run: Run) -> None:
+            for i, lane in enumerate(run.plan.lane.tolist()):
+                if run.kind[i] == Row.VERIFY and run.lanes[i] is not None:
+                    stale = left.pop(lane, [])
+                    left[lane] = run.records[i][run.fresh[i] :]
+                    run.records[i] = [*stale, *run.records[i]]
+            old(self, run)
+        return fold
+
+    return patched(Device, "fold", make)
+
+
+def unwritten_is_published() -> Plant:
+    """A conditional snapshot counts as written once its window was planned."""
+
+    def make(old: Any) -> Any:
+        def landed(core: Core, flight: Flight, seat: Seated, depth: int, target: int, written: bool) -> None:
+            job = seat.job
+            if job.count < depth:  # publishing needs tokens; drafts stand in for the rejected ones
+                count = job.count
+                job.append(np.zeros(depth - count, np.int32))
+                old(core, flight, seat, depth, target, True)
+                job.count = count
+            else:
+                old(core, flight, seat, depth, target, True)
+        return landed
+
+    return patched(commit, "_landed", make)
+
+
+def window_is_drafts() -> Plant:
+    """The window has as many rows as drafts: the current token is forgotten."""
+
+    def change(plan: Plan) -> Plan:
+        verify = plan.kind == Row.VERIFY
+        return replace(plan, length=np.where(verify, plan.length - 1, plan.length).astype(np.int32))
+
+    return plans(change)
+
+
+# -- the C core
+
+MUTANT = """
+import importlib, sys
+from k3mem.native import lib
+from tests.cases.helpers import what_is_wrong
+module, name = sys.argv[2].split(":")
+scenario = getattr(importlib.import_module(module), name)
+lib.k3_mutant = int(sys.argv[1])
+print(what_is_wrong(scenario))
+"""
+
+needs_mutants = pytest.mark.skipif(
+    importlib.util.find_spec("k3mem.native._core_mutants") is None,
+    reason="k3mem.native._core_mutants is not built (K3MEM_MUTANTS=1)",
+)
+
+
+def with_mutant(mutant: int, scenario: str) -> str:
+    """What `module:function` finds wrong in a process whose C core has this planted bug; 0: none planted."""
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "K3MEM_NATIVE": "mutants", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    command = [sys.executable, "-c", MUTANT, str(mutant), scenario]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+EVICT_LOCKED, LIMIT, STAMP, MOVES_LEASED = 2, 3, 4, 102
+
