@@ -28,6 +28,8 @@ from k3mem.types import Int32, NodeId
 VOCAB = 97
 STATE, TOKEN = 640, 8
 """Bytes of a state and of one token's KV."""
+HUGE = 100 * 16 * TOKEN
+"""A state so large that no left-over pages make up for one: states can be counted."""
 C = 64
 """The checkpoint grid of the scenarios."""
 MOST_STEPS = 3000
