@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from k3mem import engine
+from k3mem.executors.mock import model
 from k3mem.executors.mock.device import Device, Run
-from k3mem.plan import Plan, Result, Row
+from k3mem.plan import STATE, Plan, Result, Row
 from k3mem.pool import Arena, Fit
 from k3mem.radix import Kind, Match
 from k3mem.sched import admit, anchors, close, commit, decode, launch, prefill, room, scheduler
@@ -493,14 +495,38 @@ def records_survive_their_tenant() -> Plant:
     """What a window left unaccepted is replayed by the next window on the same lane."""
 
     def make(old: Any) -> Any:
-        left: dict[int, list[Any]] = {}
+        left: dict[int, tuple[int, list[Any]]] = {}
 
         def fold(self: Device, run: Run) -> None:
-            for i, lane in enumerate(run.plan.lane.tolist()):
+            tenants = zip(run.plan.lane.tolist(), run.plan.generation.tolist(), strict=True)
+            for i, (lane, generation) in enumerate(tenants):
                 if run.kind[i] == Row.VERIFY and run.lanes[i] is not None:
-                    stale = left.pop(lane, [])
-                    left[lane] = run.records[i][run.fresh[i] :]
-                    run.records[i] = [*stale, *run.records[i]]
+                    before, stale = left.get(lane, (generation, []))
+                    left[lane] = (generation, run.records[i][run.fresh[i] :])
+                    if before != generation:
+                        run.records[i] = [*stale, *run.records[i]]
+            old(self, run)
+        return fold
+
+    return patched(Device, "fold", make)
+
+
+def snapshot_over_drafts() -> Plant:
+    """A conditional snapshot is taken as the window is verified, over drafts that are rejected afterwards."""
+
+    def make(old: Any) -> Any:
+        def fold(self: Device, run: Run) -> None:
+            for i, tenant in enumerate(run.lanes):
+                if tenant is None or run.kind[i] != Row.VERIFY or not run.targets[i]:
+                    continue
+                place = self.tables.find(STATE, tenant.state, "fold")
+                matrix, window, label = self.memory.read_state(place, "folds into")
+                for depth, (fed, token) in enumerate(run.records[i], tenant.depth + 1):
+                    matrix, window = model.absorb(matrix, window, fed, token)
+                    label = model.chain(label, token)
+                    for wanted, target, number in run.targets[i]:
+                        if wanted == depth:
+                            self._snapshot(run, target, number, matrix, window, label)
             old(self, run)
         return fold
 
@@ -533,6 +559,24 @@ def window_is_drafts() -> Plant:
         return replace(plan, length=np.where(verify, plan.length - 1, plan.length).astype(np.int32))
 
     return plans(change)
+
+
+def capabilities_unchecked() -> Plant:
+    """Whatever the executor lacks, the engine is made."""
+    return patched(engine, "_check_fit", lambda old: lambda *a: None)
+
+
+# -- numbers
+
+def chunks_end_anywhere() -> Plant:
+    """A chunk ends where the budget does, on the grid or off it."""
+
+    def make(old: Any) -> Any:
+        def chunk_end(core: Core, b: Builder, seat: Seated, start: int) -> int:
+            return min(seat.target, start + max(0, prefill.budget_left(core, b)))
+        return chunk_end
+
+    return patched(prefill, "_chunk_end", make)
 
 
 # -- the C core

@@ -42,10 +42,10 @@ def crowded() -> None:
     for id in ("R1", "R2"):
         scene.submit(id, diverge(cached(64), id, 90), 3, hints=(128,))
     scene.step()
+    scene.verify()
     plan = scene.plans[-1]
     assert len(plan.restores) == 2 and len(plan.snapshots) == 1
     assert scene.core.metrics.skipped_snapshots == 1
-    scene.verify()
     scene.run()
     scene.settle()
 
