@@ -15,7 +15,7 @@ import numpy as np
 from k3mem.engine import Engine
 from k3mem.errors import Corrupted, ExecutorFailed
 from k3mem.executors.mock import Entry, Faults, MockExecutor, MockTicket, fresh_output
-from k3mem.plan import Plan, Row, Sampling
+from k3mem.plan import Plan, Row
 from k3mem.policy import Policy
 from k3mem.radix import Match
 from k3mem.request import Output, Request
@@ -47,7 +47,7 @@ def cached(count: int) -> list[int]:
 
 
 def diverge(shared: Sequence[int], name: str, count: int) -> list[int]:
-    """`shared` and `count` tokens of another text, the first of which differs from what the shared text goes on with."""
+    """`shared` and `count` tokens of another text, the first of which is not how the shared text goes on."""
     tail = text(name, count)
     going_on = cached(len(shared) + 1)[-1]
     tail[0] = (going_on + 1 + tail[0] % (VOCAB - 1)) % VOCAB
@@ -88,8 +88,8 @@ class Scene:
         self.policy = policy or Policy(max_running=16)
         self.shape = Shape("tiny", state_bytes, TOKEN, page_tokens=page_tokens, state_chunk=state_chunk,
                            vocab_size=VOCAB, max_tokens=4096, align=1, record_bytes=4)
-        self.executor = executor or MockExecutor(seed=seed, capture=capture, strict_handout=False,  # type: ignore[arg-type]
-                                                 faults=faults)
+        profile: Any = capture
+        self.executor = executor or MockExecutor(seed=seed, capture=profile, strict_handout=False, faults=faults)
         scratch = self.policy.max_running * window * self.shape.record_bytes if drafter is not None else 0
         capacity = (states + 1) * state_bytes + (pages + 1) * self.shape.page_bytes + scratch
         self.now = 0.0
@@ -274,8 +274,6 @@ def what_is_wrong(scenario: Callable[[], object]) -> str:
     try:
         scenario()
     except (AssertionError, Corrupted, ExecutorFailed) as found:
-        return f"{type(found).__name__}: {found}" or "AssertionError"
+        return f"{type(found).__name__}: {found}"
     return ""
 
-
-GREEDY = Sampling()

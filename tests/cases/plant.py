@@ -6,18 +6,11 @@ as well as a scenario can. `with_mutant` does the same for faults of the C core,
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from k3mem import engine
 from k3mem.executors.mock import model
@@ -30,47 +23,73 @@ from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import Seated
-from k3mem.types import NO_STATE, Int32, NodeId, ScopeId, StateId
-
-Plant = AbstractContextManager[None]
-
-
-@contextmanager
-def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` becomes make(owner.name)."""
-    old = getattr(owner, name)
-    setattr(owner, name, make(old))
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
-
-
-@contextmanager
-def all_of(*plants: Plant) -> Iterator[None]:
-    """Several at once."""
-    if not plants:
-        yield
-        return
-    with plants[0], all_of(*plants[1:]):
-        yield
-
-
-def plans(change: Callable[[Plan], Plan]) -> Plant:
-    """Every plan is changed as it is built."""
-    return patched(Builder, "finish", lambda old: lambda self, *a: change(old(self, *a)))
-
-
-def matching(change: Callable[[Cache, ScopeId, Int32, int, Match], Match]) -> Plant:
-    """What a match finds is changed: change(cache, scope, tokens, limit, found)."""
-
-    def make(old: Any) -> Any:
-        def match(self: Cache, scope: ScopeId, tokens: Int32, limit: int, before_step: int) -> Match:
-            return change(self, scope, tokens, limit, old(self, scope, tokens, limit, before_step))
-        return match
-
-    return patched(Cache, "match", make)
-
+from k3mem.types import Int32, NodeId, StateId
+from tests.cases.patching import (
+    EVICT_LOCKED as EVICT_LOCKED,
+)
+from tests.cases.patching import (
+    LIMIT as LIMIT,
+)
+from tests.cases.patching import (
+    MOVES_LEASED as MOVES_LEASED,
+)
+from tests.cases.patching import (
+    STAMP as STAMP,
+)
+from tests.cases.patching import (
+    Plant as Plant,
+)
+from tests.cases.patching import (
+    all_of as all_of,
+)
+from tests.cases.patching import (
+    needs_mutants as needs_mutants,
+)
+from tests.cases.patching import (
+    patched as patched,
+)
+from tests.cases.patching import (
+    plans as plans,
+)
+from tests.cases.patching import (
+    with_mutant as with_mutant,
+)
+from tests.cases.plant_tree import (
+    anchors_from_the_resume_depth as anchors_from_the_resume_depth,
+)
+from tests.cases.plant_tree import (
+    hit_reduced_for_kv_only as hit_reduced_for_kv_only,
+)
+from tests.cases.plant_tree import (
+    kv_hit_without_state as kv_hit_without_state,
+)
+from tests.cases.plant_tree import (
+    loose_match as loose_match,
+)
+from tests.cases.plant_tree import (
+    no_anchor as no_anchor,
+)
+from tests.cases.plant_tree import (
+    only_the_joint_hit as only_the_joint_hit,
+)
+from tests.cases.plant_tree import (
+    packed_grid as packed_grid,
+)
+from tests.cases.plant_tree import (
+    published_at_most as published_at_most,
+)
+from tests.cases.plant_tree import (
+    refused_keeps_its_lock as refused_keeps_its_lock,
+)
+from tests.cases.plant_tree import (
+    resume_deletes_deeper as resume_deletes_deeper,
+)
+from tests.cases.plant_tree import (
+    unlocks_to_the_root as unlocks_to_the_root,
+)
+from tests.cases.plant_tree import (
+    whole_prompt_hits as whole_prompt_hits,
+)
 
 # -- snapshots and donation
 
@@ -141,165 +160,6 @@ def interior_never_filled() -> Plant:
         return snapshot
 
     return patched(Device, "_snapshot", make)
-
-
-# -- the tree
-
-def published_at_most(depth: int) -> Plant:
-    """An insert is trimmed to this many tokens, with the state of the whole."""
-
-    def make(old: Any) -> Any:
-        def keep(self: Cache, node: NodeId, tokens: Int32, end: int, *rest: Any) -> Any:
-            most = max(min(end, depth), self.tree.info(node).depth + 1)
-            return old(self, node, tokens, min(end, most), *rest)
-        return keep
-
-    return patched(Cache, "keep", make)
-
-
-def no_anchor(kind: Kind) -> Plant:
-    """Prefill leaves no checkpoint of this kind."""
-
-    def make(old: Any) -> Any:
-        def planned(*a: Any) -> dict[int, Kind]:
-            return {depth: k for depth, k in old(*a).items() if k != kind}
-        return planned
-
-    return patched(anchors, "planned", make)
-
-
-def anchors_from_the_resume_depth() -> Plant:
-    """Anchors lie on a grid that is counted from the matched prefix, not from token 0."""
-
-    def make(old: Any) -> Any:
-        def planned(core: Core, request: Any, target: int, found: Match) -> dict[int, Kind]:
-            grid, base = core.shape.grid, found.depth
-            last = base + (target - 1 - base) // grid * grid
-            return {last: Kind.PROMPT_END} if last > base else {}
-        return planned
-
-    return patched(anchors, "planned", make)
-
-
-def whole_prompt_hits() -> Plant:
-    """A prompt may be matched to its very end: nothing is left to compute."""
-
-    def make(old: Any) -> Any:
-        def match(self: Cache, scope: ScopeId, tokens: Int32, limit: int, before_step: int) -> Match:
-            return old(self, scope, tokens, len(tokens), before_step)  # type: ignore[no-any-return]
-        return match
-
-    return patched(Cache, "match", make)
-
-
-def hit_reduced_for_kv_only() -> Plant:
-    """A whole-prompt hit is reduced by one token, but its state still contains that token."""
-
-    def change(cache: Cache, scope: ScopeId, tokens: Int32, limit: int, found: Match) -> Match:
-        full = cache.tree.match(scope, tokens)
-        return full._replace(depth=limit) if full.depth == len(tokens) > 1 else found
-
-    return matching(change)
-
-
-def kv_hit_without_state() -> Plant:
-    """Whatever KV is there is a hit; where no state stands the restore is left out."""
-
-    def deepest(cache: Cache, tokens: Int32, limit: int, found: Match) -> Match:
-        walk = cache.tree.walk()
-        for node, depth in sorted(zip(walk.node.tolist(), walk.depth.tolist(), strict=True), key=lambda e: -e[1]):
-            if found.depth < depth <= min(limit, found.kv) and depth % cache.shape.page_span == 0 and \
-                    np.array_equal(cache.tree.path_tokens(node), tokens[:depth]):
-                return found._replace(node=node, depth=depth, state=cache.tree.info(node).state)
-        return found
-
-    def no_restore(plan: Plan) -> Plan:
-        bare = plan.restores[:, 0] == NO_STATE
-        zero = np.concatenate([plan.zero_states, plan.restores[bare, 1]])
-        return replace(plan, restores=plan.restores[~bare], zero_states=zero)
-
-    return all_of(matching(lambda cache, scope, tokens, limit, found: deepest(cache, tokens, limit, found)),
-                  plans(no_restore))
-
-
-def loose_match() -> Plant:
-    """A checkpoint counts as valid when it lies on a path that *begins* like the prompt."""
-
-    def change(cache: Cache, scope: ScopeId, tokens: Int32, limit: int, found: Match) -> Match:
-        walk = cache.tree.walk()
-        for node, depth, state in zip(walk.node.tolist(), walk.depth.tolist(), walk.state.tolist(), strict=True):
-            if state >= 0 and found.depth < depth <= limit and np.array_equal(
-                    cache.tree.path_tokens(node)[:16], tokens[:16]):
-                found = found._replace(node=node, depth=depth, state=state)
-        return found
-
-    return matching(change)
-
-
-def resume_deletes_deeper() -> Plant:
-    """Resuming from a checkpoint deletes every deeper one, on whatever branch."""
-
-    def make(old: Any) -> Any:
-        def seat(core: Core, b: Builder, job: Any, found: Match) -> bool:
-            tree = core.cache.tree
-            walk = tree.walk()
-            for node, depth, state in zip(walk.node.tolist(), walk.depth.tolist(), walk.state.tolist(), strict=True):
-                if found.depth and depth > found.depth and state >= 0 and not tree.info(node).lock:
-                    core.cache.arena.free_states(np.array([tree.take(node)], np.int32))
-            return old(core, b, job, found)  # type: ignore[no-any-return]
-        return seat
-
-    return patched(admit, "_seat", make)
-
-
-def packed_grid() -> Plant:
-    """Boundary states are indexed on one grid over the packed batch, not on each row's own."""
-
-    def change(plan: Plan) -> Plan:
-        snapshots = plan.snapshots.copy()
-        for i, (row, depth, _) in enumerate(snapshots.tolist()):
-            if plan.kind[row] == Row.PREFILL:
-                shift = int(plan.token_offset[row]) % 64
-                snapshots[i, 1] = max(int(plan.start[row]) + 1, depth - shift)
-        return replace(plan, snapshots=snapshots)
-
-    return plans(change)
-
-
-def unlocks_to_the_root() -> Plant:
-    """Whoever leaves releases the lock of every ancestor, not only the one it took."""
-
-    def make(old: Any) -> Any:
-        def release(core: Core, seat: Seated) -> None:
-            tree, node = core.cache.tree, seat.node
-            old(core, seat)
-            while tree.info(node).parent >= 0:
-                node = tree.info(node).parent
-                if tree.info(node).lock:
-                    tree.unlock(node)
-        return release
-
-    return patched(close, "release", make)
-
-
-def refused_keeps_its_lock() -> Plant:
-    """A match that was not admitted keeps the lock it took for the attempt."""
-
-    def make(old: Any) -> Any:
-        def seat(core: Core, b: Builder, job: Any, found: Match) -> bool:
-            admitted = old(core, b, job, found)
-            if not admitted:
-                core.cache.tree.lock(found.node)
-            return admitted  # type: ignore[no-any-return]
-        return seat
-
-    return patched(admit, "_seat", make)
-
-
-def only_the_joint_hit() -> Plant:
-    """A miss is a miss: nobody asks what was found and thrown away."""
-    return patched(Cache, "explain", lambda old: lambda self, scope, tokens, found, hit, limit: (
-        {"never_seen": len(tokens) - hit} if len(tokens) > hit else {}))
 
 
 # -- the arena
@@ -577,33 +437,3 @@ def chunks_end_anywhere() -> Plant:
         return chunk_end
 
     return patched(prefill, "_chunk_end", make)
-
-
-# -- the C core
-
-MUTANT = """
-import importlib, sys
-from k3mem.native import lib
-from tests.cases.helpers import what_is_wrong
-module, name = sys.argv[2].split(":")
-scenario = getattr(importlib.import_module(module), name)
-lib.k3_mutant = int(sys.argv[1])
-print(what_is_wrong(scenario))
-"""
-
-needs_mutants = pytest.mark.skipif(
-    importlib.util.find_spec("k3mem.native._core_mutants") is None,
-    reason="k3mem.native._core_mutants is not built (K3MEM_MUTANTS=1)",
-)
-
-
-def with_mutant(mutant: int, scenario: str) -> str:
-    """What `module:function` finds wrong in a process whose C core has this planted bug; 0: none planted."""
-    root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "K3MEM_NATIVE": "mutants", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    command = [sys.executable, "-c", MUTANT, str(mutant), scenario]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
-
-
-EVICT_LOCKED, LIMIT, STAMP, MOVES_LEASED = 2, 3, 4, 102
-

@@ -1,5 +1,7 @@
-"""API-1: a miss says what was known and why it was no use; hit and causes add up to the prompt. (A cause for states that
-are on the host only waits for that tier.)"""
+"""API-1: a miss says what was known and why it was no use; hit and causes add up to the prompt.
+
+A cause for states that are on the host only waits for that tier.
+"""
 
 from __future__ import annotations
 

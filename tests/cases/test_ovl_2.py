@@ -6,7 +6,7 @@ from __future__ import annotations
 from k3mem.plan import Plan, Row, Sampling, to_bytes
 from k3mem.policy import Policy
 from tests.cases import plant
-from tests.cases.helpers import Scene, Script, rows_of, text, what_is_wrong
+from tests.cases.helpers import Scene, Script, text, what_is_wrong
 
 FOUR = 4
 
@@ -17,7 +17,7 @@ def verified() -> None:
     scene = Scene(policy=Policy(max_running=4), drafter=script, window=FOUR)
     for id, new in (("R1", 2), ("R2", 30), ("R3", 30)):
         scene.submit(id, text(id, 20), new)
-    scene.until(lambda: any(len(rows_of(plan, Row.VERIFY)) + len(rows_of(plan, Row.DECODE)) == 3 for plan in scene.plans))
+    scene.until(lambda: any(Row.VERIFY in plan.kind and plan.rows == 3 for plan in scene.plans))
     before = {id: len(got) for id, got in scene.got.items()}
     scene.drain()
     assert {id: len(scene.got[id]) - before[id] for id in before} == {"R1": 1, "R2": 4, "R3": 1}
@@ -32,8 +32,8 @@ def verified() -> None:
 def overlapped() -> None:
     """Plain decode: step k + 1 is planned before the host knows that R1 has stopped in step k."""
     scene = Scene(policy=Policy(max_running=4, steps_in_flight=2))
-    line = scene.submit("probe", text("R1", 20), 6) and scene.expected["probe"]
-    scene.submit("R1", text("R1", 20), 40, sampling=Sampling(stop_ids=(line[3],)))
+    scene.submit("probe", text("R1", 20), 6)
+    scene.submit("R1", text("R1", 20), 40, sampling=Sampling(stop_ids=(scene.expected["probe"][3],)))
     for id in ("R2", "R3"):
         scene.submit(id, text(id, 30), 12)
     pictures: list[tuple[Plan, bytes]] = []

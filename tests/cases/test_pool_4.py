@@ -1,5 +1,7 @@
 """POOL-4: bytes that change their role are cleared: unwritten rows of a page and a cold request's state read as zero.
-(Poison of the mock stands for NaN. Refusing non-finite values at donation is a debug check of executors with floats.)"""
+
+(Poison of the mock stands for NaN. Refusing non-finite values at donation is a debug check of executors with floats.)
+"""
 
 from __future__ import annotations
 

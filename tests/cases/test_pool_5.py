@@ -1,5 +1,7 @@
-"""POOL-5: a leased entry stays where it is, whoever asks for room; capacity follows the lease at once. (Leases are taken
-by hand: transfers wait for the host tier.)"""
+"""POOL-5: a leased entry stays where it is, whoever asks for room; capacity follows the lease at once.
+
+Leases are taken by hand: transfers wait for the host tier.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""POOL-8: ids and places are told apart on every route: with shuffled tables, a resumed prompt (prefix from the pool) and
-a cold one (all rows its own) come out alike, whichever way the executor reads."""
+"""POOL-8: ids and places are told apart on every route: with shuffled tables, a resumed prompt (prefix from the pool)
+and a cold one (all rows its own) come out alike, whichever way the executor reads."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def under_pressure() -> None:
     scene.serve("R0", cached(128), 1, hints=(64,))
     for i in range(6):
         scene.submit(i, [*cached(64), *text(f"T{i}", 70 + 10 * i)], 6, hints=(128,))
-    scene.until(lambda: scene.verify() or not scene.engine.has_work)
+    while scene.engine.has_work:
+        scene.step()
+        scene.verify()
     scene.settle()
 
 

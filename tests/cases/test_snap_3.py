@@ -1,5 +1,5 @@
-"""SNAP-3: publish after write. A chunk that was planned and cancelled leaves nothing to match; one that was launched may
-be read by every later plan, since both stand on one stream."""
+"""SNAP-3: publish after write. A chunk that was planned and cancelled leaves nothing to match; one that was launched
+may be read by every later plan, since both stand on one stream."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""SNAP-4: donate only what was written at that depth. An executor that exposes a row's final state only gets its rows cut
-at every checkpoint."""
+"""SNAP-4: donate only what was written at that depth. An executor that exposes a row's final state only gets its rows
+cut at every checkpoint."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""SPEC-7: who cannot record and fold is refused at construction; who can leaves the committed state in every group after
-every count of accepted drafts."""
+"""SPEC-7: who cannot record and fold is refused at construction; who can leaves the committed state in every group
+after every count of accepted drafts."""
 
 from __future__ import annotations
 
