@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from k3mem.plan import Seat
-from k3mem.pool import Fit
 from k3mem.radix import Kind, Match
 from k3mem.request import Hit
 from k3mem.sched import anchors, decode, follow, prefill, room
@@ -88,7 +87,7 @@ def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, St
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
-    if found.state == NO_STATE or tree.info(found.node).lock > 1 or core.cache.arena.fits(need, 1) != Fit.NO:
+    if found.state == NO_STATE or tree.info(found.node).lock > 1 or room.make_room(core, b, need, 1):
         return None
     got = room.take(core, b, need, 0)
     if got is None:

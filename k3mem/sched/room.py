@@ -7,7 +7,7 @@ from enum import IntEnum
 from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
-from k3mem.types import Int32, StateId
+from k3mem.types import NO_STATE, Int32, StateId
 
 
 class Evict(IntEnum):
@@ -49,14 +49,31 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
 def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL) -> bool:
     """Whether the demand can be allocated right now, after evictions and moves."""
     cache, arena = core.cache, core.cache.arena
-    if evict == Evict.ALL:
-        fit = cache.room(pages, states)
-    else:
-        fit = cache.cheap_room(pages, states) if evict == Evict.CHEAP else arena.fits(pages, states)
+    fit = arena.fits(pages, states)
+    if fit == Fit.NO and evict != Evict.NOTHING and not hopeless(core, b, pages, states):
+        fit = cache.room(pages, states) if evict == Evict.ALL else cache.cheap_room(pages, states)
     if fit == Fit.MOVES and core.move_left > 0:
         core.moves(b, arena.make_room(pages, states, core.move_left))
         fit = arena.fits(pages, states)
     return fit == Fit.NOW
+
+
+def hopeless(core: Core, b: Builder, pages: int, states: int) -> bool:
+    """Whether a demand would not fit even if everything went that no running request needs: then nothing of the cache
+    should go for it. What stays is bounded from below by the lanes' own pages and states, the checkpoints they stand
+    on, and of the pages they share the longest path under each first page. O(lanes + rows)."""
+    tree, shared = core.cache.tree, dict[int, int]()
+    seats = core.lanes.taken()
+    for seat in seats:
+        pages += seat.page_count - seat.owned
+        states += (seat.state != NO_STATE) + len(seat.slots)
+        states += (seat.extra.latest is not None) + (seat.extra.pending is not None)
+        if seat.owned:
+            first = int(seat.pages[0])
+            shared[first] = max(shared.get(first, 0), seat.owned)
+    states += sum(tree.info(node).state != NO_STATE for node in {seat.node for seat in seats})
+    states += sum(len(row.targets) for row in b.prefill)
+    return not core.cache.arena.capacity_for(pages + sum(shared.values()), states)
 
 
 def take_state(core: Core, b: Builder, evict: Evict) -> StateId | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from k3mem.plan import PAGE, Plan
+from k3mem.policy import Policy
 from k3mem.pool import Fit
 from k3mem.radix import Kind
+from k3mem.sched import room
 from k3mem.types import NO_STATE, ScopeId
 from tests.cases import plant
 from tests.cases.helpers import Scene, cached, text, what_is_wrong
@@ -62,6 +64,32 @@ def test_where_nothing_is_evictable_the_request_waits() -> None:
     assert scene.core.lanes.running == 1 and len(scene.core.queue) == 1
     scene.run()
     scene.settle()
+
+
+def outsized() -> None:
+    """R cannot fit beside R0, whatever is evicted."""
+    scene = Scene(states=6, pages=100, policy=Policy(max_running=4, steps_in_flight=0))
+    for i in range(3):
+        scene.serve(i, text(f"cached {i}", 66), 1)
+    scene.submit("R0", text("R0", 900), 30)
+    scene.step()
+    before = scene.tree.counters()
+    scene.submit("R", text("R", 1200), 3)
+    scene.step(5)
+    assert scene.jobs["R"] in scene.core.queue
+    assert scene.tree.counters() == before, "evicted for nothing"
+    scene.verify()
+    scene.run()
+    scene.settle()
+
+
+def test_nothing_is_evicted_for_a_request_that_cannot_fit_anyway() -> None:
+    outsized()
+
+
+def test_evicting_for_the_impossible_fails() -> None:
+    with plant.patched(room, "hopeless", lambda old: lambda *a: False):
+        assert what_is_wrong(outsized)
 
 
 def test_evicting_states_alone_fails() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from k3mem.policy import Policy
 from tests.cases import plant
-from tests.cases.helpers import Scene, cached, diverge, text, what_is_wrong
+from tests.cases.helpers import HUGE, Scene, cached, diverge, text, what_is_wrong
 
 
 def lock_at(scene: Scene, depth: int, prompt: list[int]) -> int:
@@ -75,11 +75,13 @@ def test_a_lock_of_a_refused_attempt_fails() -> None:
 
 
 def under_pressure() -> None:
-    """More requests than states: what running ones stand on must survive."""
-    scene = Scene(states=5, pages=60, policy=Policy(token_budget=96, max_running=8))
+    """Checkpoints that nobody uses must go, and what running requests stand on must stay, though it is older."""
+    scene = Scene(states=8, pages=90, state_bytes=HUGE, policy=Policy(token_budget=96, max_running=3))
     scene.serve("R0", cached(128), 1, hints=(64,))
+    scene.submit("long", [*cached(64), *text("long", 20)], 60)
+    scene.step(2)
     for i in range(6):
-        scene.submit(i, [*cached(64), *text(f"T{i}", 70 + 10 * i)], 6, hints=(128,))
+        scene.submit(i, text(f"T{i}", 70 + 10 * i), 6)
     while scene.engine.has_work:
         scene.step()
         scene.verify()
