@@ -23,6 +23,7 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     """
     plan, lanes = flight.plan, core.lanes
     _same_step(plan, result)
+    _all_captured(flight, result)
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
@@ -55,6 +56,16 @@ def _same_step(plan: Plan, result: Result) -> None:
             result.generation, plan.generation):
         raise Corrupted(f"the result of step {result.step} does not belong to plan {plan.step}: step, lanes or "
                         "generations differ; check the executor")
+
+
+def _all_captured(flight: Flight, result: Result) -> None:
+    """Snapshots of PREFILL rows are in the tree since the launch: each must have been written. They stand behind the
+    conditional ones."""
+    plan = flight.plan
+    missing = np.flatnonzero(~result.written[len(flight.snapshots) :])
+    if len(result.written) != len(plan.snapshots) or len(missing):
+        raise Corrupted(f"step {plan.step}: the executor wrote {int(result.written.sum())} of {len(plan.snapshots)} "
+                        "snapshots, but those of PREFILL rows are not optional; check its `capabilities.capture`")
 
 
 def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) -> Output | None:

@@ -148,15 +148,16 @@ def capture_ignored() -> Plant:
                   patched(anchors, "cut", lambda old: lambda core, seat, start, end: end))
 
 
-def interior_never_filled() -> Plant:
-    """The device exposes a row's final state only, and says that it wrote every target."""
+def interior_never_filled(admitted: bool = False) -> Plant:
+    """The device exposes a row's final state only, and says that it wrote every target; or admits that it did not."""
 
     def make(old: Any) -> Any:
         def snapshot(self: Device, run: Run, target: int, number: int, *state: Any) -> None:
             row, depth, _ = run.plan.snapshots[number].tolist()
             if run.kind[row] != Row.PREFILL or depth == run.start[row] + run.length[row]:
                 old(self, run, target, number, *state)
-            run.written[number] = True
+            elif not admitted:
+                run.written[number] = True
         return snapshot
 
     return patched(Device, "_snapshot", make)

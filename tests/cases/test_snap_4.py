@@ -38,6 +38,11 @@ def test_a_target_that_was_never_filled_fails() -> None:
         assert "differ" in what_is_wrong(scenario) or "poison" in what_is_wrong(scenario)
 
 
+def test_a_target_that_was_not_written_stops_the_engine() -> None:
+    with plant.all_of(plant.capture_ignored(), plant.interior_never_filled(admitted=True)):
+        assert "Corrupted: step 1: the executor wrote 0 of 1 snapshots" in what_is_wrong(scenario)
+
+
 def test_ignoring_the_profile_fails_by_itself() -> None:
     with plant.capture_ignored():
         assert "captures 'final' only" in what_is_wrong(scenario)
