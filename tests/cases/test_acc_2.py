@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from k3mem.policy import Policy
+from k3mem.sched import decode
 from tests.cases import plant
 from tests.cases.helpers import HUGE, Scene, Script, cached, diverge, text, what_is_wrong
 
@@ -54,6 +55,35 @@ def scenario() -> None:
 @pytest.mark.parametrize(("name", "hits"), CASES)
 def test_as_many_run_as_states_fit(name: str, hits: bool) -> None:
     fill(name, hits)
+
+
+def alone(policy: Policy, window: int) -> None:
+    """A request whose limit fills the arena to the last page runs to its end, whatever it has snapshot on the way."""
+    drafter = Script({"R": [(window - 1, i % window) for i in range(60)]}) if window > 1 else None
+    scene = Scene(states=1, pages=14, policy=policy, drafter=drafter, window=window)
+    scene.submit("R", text("R", 130), 14 * 16 - 130)
+    while scene.engine.has_work:
+        scene.step()
+        scene.verify()
+    assert scene.core.metrics.retractions == 0
+    scene.settle()
+
+
+ALONE = [
+    (Policy(max_running=4, steps_in_flight=steps, interval=interval, deterministic=deterministic), window)
+    for steps in (0, 1, 2) for interval, deterministic in ((None, False), (64, False), (None, True))
+    for window in (1, 4)
+]
+
+
+@pytest.mark.parametrize(("policy", "window"), ALONE)
+def test_what_fits_alone_runs_alone(policy: Policy, window: int) -> None:
+    alone(policy, window)
+
+
+def test_a_request_that_pins_its_own_checkpoint_fails() -> None:
+    with plant.patched(decode, "shed", lambda old: lambda core, seat: False):
+        assert what_is_wrong(lambda: alone(*ALONE[0]))
 
 
 def test_a_clamp_with_another_number_of_states_a_request_fails() -> None:
