@@ -128,6 +128,13 @@ class Cache:
             self.metrics.evicted_unused += victim.unused
         self.metrics.events["victim"] += 1
 
+    def give_up(self, node: NodeId) -> None:
+        """Evict the checkpoint of a node, locked or not; its KV stays. Raises Corrupted where there is none."""
+        state = np.array([self.tree.take(node)], np.int32)
+        self.arena.free_states(state)
+        self.metrics.evicted += 1
+        self.metrics.events["victim"] += 1
+
     def give_back(self, gone: Dropped) -> None:
         """Free what left the tree in bulk (a failed step, a flush)."""
         self.arena.free_pages(gone.pages)

@@ -14,7 +14,7 @@ from k3mem.sched.close import retract
 from k3mem.sched.core import Core
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import Int32
+from k3mem.types import NO_STATE, Int32
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -72,7 +72,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and retract_last(core, b, seat):
+            while got is None and not core.ending and (retract_last(core, b, seat) or shed(core, seat)):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:
@@ -93,6 +93,33 @@ def retract_last(core: Core, b: Builder, needy: Seated) -> bool:
         return False
     retract(core, victim)
     return True
+
+
+def shed(core: Core, seat: Seated) -> bool:
+    """The last resort of the only request that runs, with nothing in flight: give up what it keeps in the cache for
+    itself, so that its pages and its working state are all it needs. First the checkpoint it stands on, then the rows
+    that a tail below it references, then its latest snapshot; False when there is nothing of the kind."""
+    cache, tree, span = core.cache, core.cache.tree, core.span
+    if core.flights or core.lanes.running > 1:
+        return False
+    info = tree.info(seat.node)
+    if info.state != NO_STATE and info.lock == 1:
+        cache.give_up(seat.node)
+        return True
+    if info.is_tail:
+        # Stand on whole pages only: they are the seat's own, the tail's last page is a second copy.
+        whole = seat.node_depth // span * span
+        node = info.parent
+        if whole > tree.info(node).depth:
+            node = tree.publish(node, seat.job.tokens, whole, seat.pages[: seat.page_count], stamp=info.kv_stamp).node
+        tree.lock(node)
+        tree.unlock(seat.node)
+        seat.node, seat.node_depth = node, whole
+        return True
+    kept = seat.extra.release()
+    if kept:
+        core.cache.arena.free_states(np.array(kept, np.int32))
+    return bool(kept)
 
 
 def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
