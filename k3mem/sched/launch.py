@@ -33,7 +33,7 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
         lane = row.seat.lane
         row.seat.last_step = plan.step
         lanes.launched[lane] = row.end
-        if row.samples:
+        if row.samples and row.seat.end is None:
             lanes.phase[lane] = Phase.DECODE
     _publish(core, b, plan.step)
     _count(core, b)

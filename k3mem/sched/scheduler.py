@@ -14,7 +14,7 @@ from k3mem.request import Output, Request, RequestId
 from k3mem.sched import admit, close, commit, decode, failure, forward, launch, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
-from k3mem.sched.core import Core, Drafter, Flight
+from k3mem.sched.core import Core, Drafter, Flight, drop_dead_moves
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
 from k3mem.shape import Shape
@@ -119,6 +119,7 @@ class Scheduler:
 
     def _finish(self, b: Builder) -> Plan:
         core, arena = self.core, self.core.cache.arena
+        drop_dead_moves(core, b)
         page_table, state_table = arena.drain()
         b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
         if core.resync:

@@ -17,6 +17,7 @@ from k3mem.policy import Policy
 from tests.engine.pairwise import Cell, crossing, pairwise
 from tests.world import STATE, TOKEN, World, shape
 
+REQUESTS = 150
 ROOMY = 24
 AXES: dict[str, list[Any]] = {
     "page_tokens": [1, 16, 64],
@@ -67,7 +68,7 @@ def name(cell: Cell) -> str:
 
 @pytest.mark.parametrize("cell", CELLS, ids=name)
 def test_every_output_is_that_of_a_fresh_computation(cell: Cell) -> None:
-    done = world(cell, seed=CELLS.index(cell), requests=50, audit_every=25).run()
+    done = world(cell, seed=CELLS.index(cell), requests=REQUESTS, audit_every=25).run()
     assert not done.failures
     for key, value in done.engine.stats().items():
         if isinstance(value, int):
