@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -144,6 +143,7 @@ def trial(seed: int, requests: int = 24) -> Trial:
     def launch_and_look(plan: Plan) -> Any:
         flight = launch(plan)
         if sabotage.plan is not None:
+            w.audit_every = 1
             sabotage.watch(w.engine.scheduler.core)
             w.audit()  # before the commit gives back what the step did not need after all
         return flight
@@ -152,7 +152,6 @@ def trial(seed: int, requests: int = 24) -> Trial:
     try:
         while (w.made < w.requests or w.engine.has_work) and not w.failures:
             w.act()
-            w.audit_every = 1 if sabotage.plan is not None else 1 << 30
             w.one_step()
             sabotage.watch(w.engine.scheduler.core)
         if not w.failures:
@@ -161,3 +160,34 @@ def trial(seed: int, requests: int = 24) -> Trial:
         w.failures.append(repr(error))
     one.shown = w.failures
     return one
+
+
+def trials(count: int, seed: int) -> list[Trial]:
+    """The first `count` trials, from `seed` on, in which something that matters was left out."""
+    out: list[Trial] = []
+    while len(out) < count:
+        one = trial(seed)
+        if one.sabotage.matters:
+            out.append(one)
+        else:
+            # Nothing that matters was left out, so nothing may show either.
+            assert not one.shown, (one.seed, one.sabotage.phase, one.shown[:3])
+        seed += 1
+    return out
+
+
+@pytest.mark.parametrize(("count", "seed"), [
+    (150, 0),
+    pytest.param(1000, 10_000, marks=pytest.mark.skipif(not FULL, reason="takes minutes: set K3MEM_FULL=1")),
+])
+def test_nothing_can_be_left_out_unnoticed(count: int, seed: int) -> None:
+    made = trials(count, seed)
+    escaped = [(one.seed, one.sabotage.phase) for one in made if not one.shown]
+    assert len(escaped) <= count // 100, escaped
+    assert {one.sabotage.phase for one in made} == set(PHASES)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_world_without_an_omission_shows_nothing(seed: int) -> None:
+    cell = PLAIN | {axis: values[seed % len(values)] for axis, values in AXES.items()}
+    assert not world(cell, seed, 24, audit_every=1).run().failures
