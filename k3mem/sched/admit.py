@@ -122,6 +122,7 @@ def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, stat
     seat = Seated(
         job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
         node=found.node, node_depth=found.depth, pages=held, page_count=len(held), owned=shared, touched=shared,
+        prefilled=found.depth,
         anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
     )
     core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)
@@ -162,8 +163,9 @@ def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -
     if first:
         known = max(found.known, found.depth)
         tokens = job.tokens[: job.count]
-        causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1) if core.policy.caching else {
-            "never_seen": len(tokens)}
+        causes = {"never_seen": len(tokens)}
+        if core.policy.caching:
+            causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1)
         job.hit = Hit(len(tokens), found.depth, max(found.kv, found.depth), known, kind, causes)
 
     def undo() -> None:

@@ -92,7 +92,7 @@ class Core:
     blocked: bool = False
     """The last plan's admission stopped at a job that did not fit, or found no lane, and nobody waited as a follower:
     another try changes nothing before some lane ends."""
-    forward: "Forward | None" = None
+    forward: Forward | None = None
     """The executor's fast-forward, where it has one."""
     until: float = math.inf
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, UnknownRequest
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
 from k3mem.request import Output, Request, RequestId
-from k3mem.sched import admit, close, commit, decode, failure, forward, launch, prefill
+from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
 from k3mem.sched.core import Core, Drafter, Flight, drop_dead_moves
@@ -225,39 +223,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Every invariant of cache, lanes and their meeting. Raises Corrupted. O(everything)."""
-        core = self.core
-        core.cache.check()
-        core.lanes.check()
-        _check_owners(core)
-
-
-def _check_owners(core: Core) -> None:
-    """Every live page and state has an owner, and no state has two."""
-    arena, tree = core.cache.arena, core.cache.tree
-    seats = core.lanes.taken()
-    usage = arena.usage()
-    owned = np.concatenate([np.zeros(0, np.int32), *(s.pages[s.owned : s.page_count] for s in seats)])
-    refs = tree.page_refs(arena.page_id_end) + np.bincount(owned, minlength=arena.page_id_end)
-    held = arena.page_refs()
-    wrong = np.flatnonzero(refs[1:] != held[1 : len(refs)]) + 1
-    if len(wrong):
-        page = int(wrong[0])
-        raise Corrupted(f"page {page} has {held[page]} references, but its owners hold {refs[page]}")
-    states = [int(s.state) for s in seats if s.state >= 0]
-    states += [int(t) for s in seats for t in s.slots.values()]
-    states += [int(t) for s in seats for t in (s.extra.latest, s.extra.pending) if t is not None]
-    if core.open is not None:
-        states += [int(t) for r in core.open.prefill for _, t, _ in r.targets]
-    held_states = tree.walk().state
-    states += held_states[held_states >= 0].tolist()
-    if len(set(states)) != len(states):
-        twice = next(s for s in states if states.count(s) > 1)
-        raise Corrupted(f"state {twice} has two owners")
-    if len(states) != usage.live_states:
-        raise Corrupted(f"{usage.live_states} states are live, but {len(states)} have an owner")
-    for seat in seats:
-        if tree.info(seat.node).lock < 1:
-            raise Corrupted(f"lane {seat.lane} stands on node {seat.node} without a lock")
+        check.check(self.core)
 
 
 __all__ = ["Job", "Scheduler"]
