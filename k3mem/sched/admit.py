@@ -134,6 +134,7 @@ def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, stat
     seat = Seated(
         job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
         node=found.node, node_depth=found.depth, pages=held, page_count=len(held), owned=shared, touched=shared,
+        prefilled=found.depth,
         anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
     )
     core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from k3mem.pool import ExtraBuffer
+from k3mem.pool import PAGE, ExtraBuffer
 from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
@@ -82,7 +82,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 break
             give(core, b, seat, got[0])
         keep &= np.array([seat.end is None for seat in seats])
-    touch_decode(core, b, chosen[keep], ends[keep])
+    touch_decode(core, b, chosen[keep], ends[keep], lanes.launched[chosen[keep]])
     return keep
 
 
@@ -115,14 +115,16 @@ def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
     b.journal.append(back)
 
 
-def touch_decode(core: Core, b: Builder, chosen: Int32, ends: Int32) -> None:
-    """Zero the pages that these rows are the first to write."""
+def touch_decode(core: Core, b: Builder, chosen: Int32, ends: Int32, starts: Int32 | None = None) -> None:
+    """Zero the pages that these rows are the first to write. With `starts`, single rows [start, end): a page inside is
+    overwritten whole (a row of a lane that has ended writes nothing, but nobody reads that lane's pages any more)."""
     span = core.span
     last = (ends - 1) // span
     fresh = core.lanes.touched[chosen] <= last
     for i in np.flatnonzero(fresh).tolist():
         seat = core.lanes.seat(int(chosen[i]))
-        touch(core, b, seat, int(last[i]) + 1)
+        whole = (0, 0) if starts is None else (-(-int(starts[i]) // span), int(ends[i]) // span)
+        touch(core, b, seat, int(last[i]) + 1, whole)
 
 
 def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int] = (0, 0)) -> None:
@@ -136,6 +138,7 @@ def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int]
     index = index[(index < whole[0]) | (index >= whole[1])]
     if len(index):
         b.zero_pages.append(seat.pages[index])
+    b.fresh[PAGE].append(seat.pages[before:end].copy())
     set_touched(core, seat, end)
     b.journal.append(lambda: set_touched(core, seat, before))
 
