@@ -147,6 +147,21 @@ def test_a_follower_lends_its_leader_the_rank_for_prefill_rows() -> None:
     assert core.lanes.launched[leader.lane] > 0 and core.lanes.phase[other.lane] == Phase.PREFILL
 
 
+@pytest.mark.parametrize("budget", [16, 24])
+def test_a_higher_priority_does_not_wait_for_the_chunks_of_a_lower_one(budget: int) -> None:
+    engine = make(token_budget=budget, pages=80)
+    engine.submit(Request("long", tokens(800), 2))
+    for _ in range(2):
+        engine.step()
+    engine.submit(Request("urgent", tokens(10, 2), 1, priority=9))
+    for _ in range(3):
+        if any(out.id == "urgent" for out in engine.step()):
+            break
+    else:
+        raise AssertionError("the urgent request still waits")
+    assert engine.scheduler.core.jobs.keys() == {"long"}
+
+
 # -- exact fits
 
 
