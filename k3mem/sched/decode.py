@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from k3mem.pool import ExtraBuffer
-from k3mem.sched import room, unpin
+from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
@@ -72,7 +72,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and unpin.one(core):
+            while got is None and spare.give_one(core):
                 got = room.take(core, b, pages, 0)
             while got is None and not core.ending and retract_last(core, seat):
                 got = room.take(core, b, pages, 0)

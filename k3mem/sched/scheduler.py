@@ -305,10 +305,8 @@ def _check_owners(core: Core) -> None:
         raise Corrupted(f"{usage.live_states} states are live, but {len(states)} have an owner")
     locks = Counter([int(s.node) for s in seats] + [int(node) for node in core.pins.nodes])
     for node, count in locks.items():
-        if tree.info(NodeId(node)).lock != count:
+        if tree.info(NodeId(node)).lock < count:  # others, such as transfers, may hold more
             raise Corrupted(f"node {node} has {tree.info(NodeId(node)).lock} locks, but {count} holders")
-    if tree.counters().locks != locks.total():
-        raise Corrupted(f"{tree.counters().locks} locks are held, but {locks.total()} have a holder")
 
 
 __all__ = ["Job", "Scheduler"]
