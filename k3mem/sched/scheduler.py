@@ -107,8 +107,8 @@ class Scheduler:
         if core.policy.eager:
             core.moves(b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
-        prefill.add_rows(core, b)
         admit.admit(core, b)
+        prefill.add_rows(core, b)
         prefill.add_targets(core, b)
         decode.add_snapshots(core, b)
         forward.extend(core, b)
