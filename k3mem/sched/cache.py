@@ -6,10 +6,12 @@ Only this module (and the scheduler above it) sees tree and pool together. Arriv
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
+from k3mem.errors import Corrupted
 from k3mem.events import EventLog
 from k3mem.metrics import Metrics
 from k3mem.policy import Policy
@@ -49,6 +51,8 @@ class Cache:
         self.log = EventLog(policy.event_log)
         self.arena = self._arena(capacity_bytes, scratch_bytes)
         self.tree = Tree(shape.page_span, shape.grid, policy.eviction, policy.ghost_tokens)
+        self.holds: Counter[NodeId] = Counter()
+        """Locks of others than running requests and pins, by node: a transfer's, say."""
         self._scopes: dict[ScopeKey, ScopeId] = {}
         self._digests: list[bytes] = []
 
@@ -146,6 +150,18 @@ class Cache:
         """Free what left the tree in bulk (a failed step, a flush)."""
         self.arena.free_pages(gone.pages)
         self.arena.free_states(gone.states)
+
+    def hold(self, node: NodeId) -> None:
+        """Keep a node's checkpoint and its path's KV until `unhold`. O(log n)."""
+        self.tree.lock(node)
+        self.holds[node] += 1
+
+    def unhold(self, node: NodeId) -> None:
+        """End one hold. Raises Corrupted if there is none. O(log n)."""
+        if self.holds[node] < 1:
+            raise Corrupted(f"node {node} is not held: unhold what hold() was given, once")
+        self.holds[node] -= 1
+        self.tree.unlock(node)
 
     # -- keeping
 

@@ -130,12 +130,12 @@ def check_seat(core: Core, seat: Seated) -> None:
 
 
 def check_locks(core: Core) -> None:
-    """Every seat and every pin holds a lock; others, such as transfers, may hold more."""
+    """Every lock of the tree is a seat's, a pin's or a hold's."""
     tree = core.cache.tree
-    holders = Counter([*(seat.node for seat in core.lanes.taken()), *core.pins.nodes])
+    holders = Counter([*(seat.node for seat in core.lanes.taken()), *core.pins.nodes]) + core.cache.holds
     for node, count in holders.items():
-        if tree.info(node).lock < count:
-            _fail(f"locks of node {node}", tree.info(node).lock, f"at least {count}")
+        _same(f"holders of node {node}", count, tree.info(node).lock)
+    _same("holders of locks", holders.total(), tree.counters().locks)
 
 
 def check_pages(core: Core) -> None:

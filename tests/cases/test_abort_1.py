@@ -16,7 +16,7 @@ def scenario() -> None:
     scene.serve("other", text("other", 64), 1)
     other = scene.nodes(text("other", 64))[64]
     state = scene.tree.info(other).state
-    scene.tree.lock(other)
+    scene.core.cache.hold(other)
     scene.arena.lease(STATE, state)
     scene.submit("R1", diverge(cached(64), "R1", 150), 3, hints=(128, 192))
     scene.step()
@@ -25,7 +25,7 @@ def scenario() -> None:
     assert scene.core.metrics.skipped_snapshots == 1, "the boundary at 128 finds no state"
     assert scene.checkpoints(scene.line("R1")) == [64] and scene.core.lanes.running == 1
     scene.arena.unlease(STATE, state)
-    scene.tree.unlock(other)
+    scene.core.cache.unhold(other)
     scene.step()
     scene.verify()
     assert scene.checkpoints(scene.line("R1")) == [64, 192], "the next boundary finds one"

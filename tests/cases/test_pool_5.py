@@ -22,12 +22,12 @@ def leased(scene: Scene, node: NodeId, hold: bool) -> None:
     """A transfer of this prefix begins or ends: lock and leases."""
     change = scene.arena.lease if hold else scene.arena.unlease
     if hold:
-        scene.tree.lock(node)
+        scene.core.cache.hold(node)
     for page in scene.tree.pages(node).tolist():
         change(PAGE, page)
     change(STATE, scene.tree.info(node).state)
     if not hold:
-        scene.tree.unlock(node)
+        scene.core.cache.unhold(node)
 
 
 def holes_below(eager: bool) -> tuple[Scene, NodeId]:
@@ -61,11 +61,11 @@ def run(eager: bool) -> None:
     leased(scene, node, True)
     assert arena.fits(2, 1) == Fit.NO
     leased(scene, node, False)
-    scene.tree.lock(node)
+    scene.core.cache.hold(node)
     scene.step()
     assert len(scene.plans[-1].moves) and arena.page_places(pages).tolist() != before
     scene.run()
-    scene.tree.unlock(node)
+    scene.core.cache.unhold(node)
     scene.settle()
 
 
