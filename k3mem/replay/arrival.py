@@ -28,6 +28,7 @@ from k3mem.sched.cache import NONE, Cache
 from k3mem.shape import Shape
 from k3mem.types import Int32, NodeId, StateId
 
+
 class ArrivalReplay:
     """One pass over requests. `block` is the trace's block: checkpoints stand at its multiples."""
 
