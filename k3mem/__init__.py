@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StepFailed,
         UnknownRequest,
     )
+    from k3mem.events import Event
     from k3mem.executor import Capabilities, Executor, Layout
     from k3mem.plan import Plan, Result, Sampling
     from k3mem.policy import Policy
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from k3mem.shape import Shape
 
 __all__ = [
-    "Capabilities", "Corrupted", "Effect", "Engine", "Executor", "ExecutorFailed", "Hit", "InvalidRequest",
+    "Capabilities", "Corrupted", "Effect", "Engine", "Event", "Executor", "ExecutorFailed", "Hit", "InvalidRequest",
     "InvalidShape", "K3MemError", "Layout", "Output", "Plan", "Policy", "Request", "RequestTooLarge", "Result",
     "Sampling", "Shape", "StepFailed", "UnknownRequest",
 ]  # fmt: skip
 
 _HOMES = {
     "engine": ("Engine",),
+    "events": ("Event",),
     "executor": ("Capabilities", "Executor", "Layout"),
     "plan": ("Plan", "Result", "Sampling"),
     "policy": ("Policy",),

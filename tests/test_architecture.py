@@ -18,7 +18,8 @@ ROOMS = {"k3mem": ROOT / "k3mem", "k3mem.executors": ROOT / "executors", "k3mem.
 GROUND = {"errors", "types", "native", "shape", "units"}
 MAY_IMPORT: dict[str, set[str]] = {
     # the ground floor
-    "native": set(), "errors": set(), "types": set(), "units": set(), "metrics": set(), "shape": {"errors", "types"},
+    "native": set(), "errors": set(), "types": set(), "units": set(), "metrics": set(), "events": set(),
+    "shape": {"errors", "types"},
     # what is cached | where bytes are | what one step does: three rooms without doors between them
     "radix": GROUND, "pool": GROUND, "plan": GROUND,
     "policy": GROUND | {"radix"},
@@ -27,15 +28,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # executors obey plans and see nothing else
     "executors": {"plan", "shape", "errors", "executor", "types"},
     # the only code that sees tree and pool together
-    "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics"},
-    "engine": GROUND | {"sched", "plan", "policy", "request", "executor"},
+    "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events"},
+    "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},
     # what people run
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
     "cli": GROUND | {"replay", "executors"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics",
                       "executors"},
     # the package's face: lazily
-    "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request"},
+    "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request", "events"},
 }
 """Part -> parts that it may import; itself always."""
 

@@ -195,8 +195,8 @@ class World:
             Entry(cache.digest(int(s)), tree.path_tokens(int(n)), int(d), int(state), tree.pages(int(n)))
             for n, d, state, s in zip(walk.node, walk.depth, walk.state, walk.scope, strict=True)
         ]
-        differences = self.executor.audit(entries, *(t.tolist() for t in core.cache.arena.tables()))
-        self.failures += [str(difference) for difference in differences]
+        tables = [table.tolist() for table in cache.arena.tables()]
+        self.failures += [str(difference) for difference in self.executor.audit(entries, *tables)]
         self.failures += self.executor.violations
         self.executor.violations.clear()
 

@@ -162,8 +162,9 @@ def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -
     if first:
         known = max(found.known, found.depth)
         tokens = job.tokens[: job.count]
-        causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1) if core.policy.caching else {
-            "never_seen": len(tokens)}
+        causes = {"never_seen": len(tokens)}
+        if core.policy.caching:
+            causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1)
         job.hit = Hit(len(tokens), found.depth, max(found.kv, found.depth), known, kind, causes)
 
     def undo() -> None:

@@ -5,7 +5,7 @@ Everything that planning changes before launch is journalled here, so that `canc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,7 +126,7 @@ class Builder:
         )
 
 
-def _table(rows: list[tuple[int, ...]] | list[tuple[int, int, int]] | list[tuple[int, int]], width: int) -> Int32:
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> Int32:
     return np.array(rows, np.int32).reshape(-1, width)
 
 

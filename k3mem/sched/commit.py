@@ -72,6 +72,7 @@ def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) ->
             reason, job.keep = "host_stop", keep
     if reason is not None:
         job.reason = reason
+        core.cache.log.add("end", job.request.id, job.count, reason)
         close.mark(core, seat, End.FINISH)
     first = last = None
     if len(result.times):

@@ -20,6 +20,7 @@ from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Lanes
+from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
 from k3mem.types import Int32
 
@@ -61,6 +62,7 @@ class Core:
     lanes: Lanes
     capabilities: Capabilities
     clock: Callable[[], float]
+    pins: Pins
     drafter: Drafter | None = None
     window: int = 1
     """Largest VERIFY window (1 + drafts)."""
@@ -92,7 +94,7 @@ class Core:
     blocked: bool = False
     """The last plan's admission stopped at a job that did not fit, or found no lane, and nobody waited as a follower:
     another try changes nothing before some lane ends."""
-    forward: "Forward | None" = None
+    forward: Forward | None = None
     """The executor's fast-forward, where it has one."""
     until: float = math.inf
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""

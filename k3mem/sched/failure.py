@@ -25,15 +25,18 @@ def fail(core: Core, failed: list[Flight], effect: Effect, first_step: int) -> N
     core.failures += 1
     core.resync = True
     core.metrics.failures += 1
+    core.cache.log.failed(first_step)
+    core.cache.log.add("failure", detail=effect.value)
     for flight in failed:
         core.lanes.inflight[flight.plan.lane] -= 1
     rows, states = _damage(core, failed, effect)
     gone = core.cache.tree.drop(0 if effect == Effect.CONTENTS_LOST else first_step, rows, states)
     hit = {int(lane) for flight in failed for lane in flight.plan.lane}
     hit |= {seat.lane for flight in failed for seat in flight.plan.seats}
+    core.pins.give_way()
     for seat in core.lanes.taken():
         if effect == Effect.CONTENTS_LOST or seat.lane in hit or _stands_on(core, seat, rows, states):
-            _requeue(core, seat)
+            requeue(core, seat)
     core.cache.give_back(gone)
     give_up(core)
 
@@ -114,7 +117,7 @@ def _stands_on(core: Core, seat: Seated, rows: Int32, states: Bool) -> bool:
     return lost or bool(states[seat.state]) or bool((rows[pages] < core.span).any())
 
 
-def _requeue(core: Core, seat: Seated) -> None:
+def requeue(core: Core, seat: Seated) -> None:
     """Leave the lane without publishing anything; the job, if it has not ended, starts again from what is left."""
     job = seat.job
     close.release(core, seat)

@@ -12,7 +12,6 @@ from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Phase
 from k3mem.types import Int32
 
-
 MAX_SLOTS = 2
 """Targets that one leader holds for its followers: what a request owns is bounded at any length."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from k3mem.radix import Kind
 from k3mem.sched import anchors, room
 from k3mem.sched.builder import Builder, PrefillRow
@@ -68,7 +70,7 @@ def add_targets(core: Core, b: Builder) -> None:
         seat = row.seat
         target = seat.slots.pop(depth, None)
         if target is not None:
-            b.journal.append(lambda s=seat, d=depth, t=target: s.slots.__setitem__(d, t))
+            b.journal.append(partial(seat.slots.__setitem__, depth, target))
         else:
             target = room.take_state(core, b, CHEAP if kind in MINOR else ALL)
         if target is None:

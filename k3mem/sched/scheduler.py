@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from k3mem.sched.cache import Cache
 from k3mem.sched.core import Core, Drafter, Flight
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
+from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
-from k3mem.types import Int32
+from k3mem.types import Int32, NodeId
 
 
 class Scheduler:
@@ -28,7 +30,8 @@ class Scheduler:
                  clock: Callable[[], float], drafter: Drafter | None = None, window: int = 1) -> None:
         scratch = policy.max_running * window * shape.record_bytes if drafter is not None else 0
         cache = Cache(shape, policy, capacity_bytes, scratch)
-        self.core = Core(shape, policy, cache, Lanes(policy.max_running), capabilities, clock, drafter, window)
+        self.core = Core(shape, policy, cache, Lanes(policy.max_running), capabilities, clock, Pins(cache), drafter,
+                         window)
 
     # -- requests
 
@@ -54,6 +57,7 @@ class Scheduler:
         core.jobs[request.id] = job
         core.queue.add(job)
         core.metrics.events["submit"] += 1
+        core.cache.log.add("submit", request.id, len(tokens))
 
     def abort(self, request_id: RequestId, reason: str = "abort") -> None:
         """End a request at the next plan; a row already launched is a counted overrun. Raises UnknownRequest."""
@@ -64,6 +68,7 @@ class Scheduler:
         job.reason = reason
         core.metrics.aborts += 1
         core.metrics.events["abort"] += 1
+        core.cache.log.add("end", request_id, detail=reason)
         core.outputs.append(Output(request_id, [], True, reason))
         if job in core.queue:
             core.queue.remove(job)
@@ -151,6 +156,7 @@ class Scheduler:
         self._oldest(flight)
         out = commit.commit(self.core, flight, result)
         self.core.flights.popleft()
+        self.core.cache.log.committed(flight.plan.step + flight.plan.repeat - 1)
         return out
 
     def fail(self, flight: Flight, effect: Effect) -> None:
@@ -164,7 +170,46 @@ class Scheduler:
         core.flights.clear()
         failure.fail(core, failed, effect, flight.plan.step)
 
+    # -- the whole cache
+
+    def pin(self, session: Hashable, ttl: float) -> None:
+        """Keep a session's newest checkpoint for `ttl` seconds."""
+        self.core.timed = True
+        self.core.pins.pin(session, self.core.clock() + ttl)
+
+    def flush(self) -> None:
+        """Drop all that nobody uses, ghosts included. Raises RuntimeError while a plan is open."""
+        core = self.core
+        self._closed("flush")
+        core.pins.give_way()
+        core.cache.give_back(core.cache.tree.flush())
+        core.cache.log.add("flush")
+
+    def empty(self, capacity_bytes: int | None = None) -> None:
+        """All contents are gone; running jobs start again from the queue. With `capacity_bytes`, in an arena of that
+        size. Raises RuntimeError while a plan is open or a step is in flight, RequestTooLarge if a job in flight
+        would not fit, InvalidShape if nothing would; nothing has changed then."""
+        core = self.core
+        self._closed("resize, sleep and wake")
+        if core.flights:
+            raise RuntimeError(f"{len(core.flights)} steps are in flight: commit them first")
+        if capacity_bytes is not None:
+            probe = Cache(core.shape, core.policy, capacity_bytes, core.cache.arena.scratch_bytes)
+            for job in core.jobs.values():
+                if not probe.arena.capacity_for(-(-job.limit // core.span), 1):
+                    raise RequestTooLarge(f"request {job.request.id!r} would not fit {capacity_bytes} bytes: abort it "
+                                          "first, or keep more")
+        core.pins.give_way()
+        for seat in core.lanes.taken():
+            failure.requeue(core, seat)
+        core.cache.empty(capacity_bytes)
+        core.resync = True
+
     # -- helpers
+
+    def _closed(self, what: str) -> None:
+        if self.core.open is not None:
+            raise RuntimeError(f"plan {self.core.open.step} is open: launch() or cancel() it before {what}")
 
     def _open(self, plan: Plan) -> Builder:
         b = self.core.open
@@ -177,11 +222,12 @@ class Scheduler:
             raise RuntimeError(f"step {flight.plan.step} is not the oldest in flight: commit in launch order")
 
     def _expire(self) -> None:
-        """End requests past their deadline."""
+        """End requests past their deadline, and pins past their time."""
         core = self.core
         if not core.timed:
             return
         now = core.clock()
+        core.pins.expire(now)
         for job in list(core.jobs.values()):
             deadline = job.request.deadline
             if deadline is not None and deadline <= now and job.reason is None:
@@ -201,8 +247,8 @@ class Scheduler:
         elif core.cache.arena.leases:
             core.waits_for = "leases"
         else:
-            core.stalls += 1
             core.waits_for = "memory"
+            core.stalls = 0 if core.pins.give_way() else core.stalls + 1
             if core.stalls > 1:
                 raise Corrupted(f"{len(core.queue)} requests wait, {core.lanes.running} run, nothing is in flight and "
                                 "no row can be planned; report this with engine.stats()")
@@ -254,9 +300,12 @@ def _check_owners(core: Core) -> None:
         raise Corrupted(f"state {twice} has two owners")
     if len(states) != usage.live_states:
         raise Corrupted(f"{usage.live_states} states are live, but {len(states)} have an owner")
-    for seat in seats:
-        if tree.info(seat.node).lock < 1:
-            raise Corrupted(f"lane {seat.lane} stands on node {seat.node} without a lock")
+    locks = Counter([int(s.node) for s in seats] + [int(node) for node in core.pins.nodes])
+    for node, count in locks.items():
+        if tree.info(NodeId(node)).lock != count:
+            raise Corrupted(f"node {node} has {tree.info(NodeId(node)).lock} locks, but {count} holders")
+    if tree.counters().locks != locks.total():
+        raise Corrupted(f"{tree.counters().locks} locks are held, but {locks.total()} have a holder")
 
 
 __all__ = ["Job", "Scheduler"]
