@@ -42,7 +42,8 @@ class Engine:
         if fast_forward and capabilities.fast_forward:
             self.scheduler.core.forward = getattr(executor, "fast_forward")  # noqa: B009 - not part of the protocol
         self._broken: Corrupted | None = None
-        self._media: dict[bytes, int] = {}
+        self._media: dict[tuple[bytes, int], int] = {}
+        """Number of each (digest, tokens): one picture at two sizes is two media."""
         self._late: list[Output] = []
         self._inboxes: dict[RequestId, list[Output]] = {}
         self._asleep = False
@@ -112,8 +113,8 @@ class Engine:
         import asyncio
 
         inbox: list[Output] = []
-        self._inboxes[request.id] = inbox
         self.submit(request)
+        self._inboxes[request.id] = inbox
         try:
             while True:
                 while not inbox:
@@ -274,11 +275,9 @@ class Engine:
         if int(tokens.min()) < 0 or int(tokens.max()) >= vocab:
             bad = int(np.flatnonzero((tokens < 0) | (tokens >= vocab))[0])
             raise InvalidRequest(f"request {request.id!r}: token {int(tokens[bad])} at {bad} is outside 0..{vocab - 1}")
-        if not request.media:
-            return tokens
-        tokens = tokens.copy()
+        tokens = tokens.copy()  # the caller may reuse its array while the request runs
         for first, count, digest in request.media:
-            known = self._media.setdefault(digest, len(self._media))
+            known = self._media.setdefault((digest, count), len(self._media))
             if vocab + known > 2**31 - 1:
                 raise InvalidRequest(f"request {request.id!r}: no ids left above the vocabulary for media digests")
             tokens[first : first + count] = vocab + known

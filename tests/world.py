@@ -187,8 +187,8 @@ class World:
     def audit(self) -> None:
         """The executor's memory against the tree: every checkpoint and every page, hit or not."""
         core = self.engine.scheduler.core
-        if self.faults is not None and core.flights:
-            return  # a step in flight may be about to fail, and the engine cannot know yet
+        if self.faults is not None and (core.flights or core.resync):
+            return  # a step in flight may be about to fail; after a failure the device has stale tables till the resync
         tree, cache = core.cache.tree, core.cache
         walk = tree.walk()
         entries = [

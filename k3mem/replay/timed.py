@@ -47,8 +47,9 @@ class TimedReplay:
         engine, feed, sim = self.engine, self.feed, self.sim
         core = engine.scheduler.core
         reported = 0
+        depth = engine.policy.steps_in_flight
         while True:
-            for start, turn in feed.ready(sim.now):
+            for start, turn in feed.ready(sim.moment(depth)):
                 self._submit(start, turn)
             following = feed.next_time()
             if not engine.has_work:

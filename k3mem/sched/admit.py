@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from k3mem.plan import Seat
-from k3mem.pool import Fit
 from k3mem.radix import Kind, Match
 from k3mem.request import Hit
 from k3mem.sched import anchors, decode, follow, prefill, room
@@ -21,7 +20,7 @@ def admit(core: Core, b: Builder) -> None:
     """Seat waiting jobs in rank order while lanes, budget and bytes last. The first that does not fit keeps its
     place: nobody behind it is admitted past it, except past one that waits as a follower."""
     core.blocked = False
-    followers = 0
+    followers, first = 0, True
     for job in list(core.queue):
         if prefill.budget_left(core, b) <= 0:
             return
@@ -29,6 +28,9 @@ def admit(core: Core, b: Builder) -> None:
             _preempt(core, job)
             core.blocked = followers == 0 and not core.ending
             return
+        if first:
+            first = False
+            follow.forget_loans(core)
         tokens = job.tokens[: job.count]
         found = _match(core, job, tokens, b.step)
         if core.policy.follow and follow.should_wait(core, b, job, tokens, found):
@@ -48,14 +50,14 @@ def _match(core: Core, job: Job, tokens: Int32, step: int) -> Match:
 
 
 def _preempt(core: Core, job: Job) -> None:
-    """A job of higher priority does not fit: retract the last rank, if it is of lower priority. Takes effect when
-    its launched steps have committed."""
+    """A job of higher priority does not fit: retract the last rank, if it is of lower priority. It may have a row in
+    this very plan, so it leaves when its launched steps have committed."""
     if core.ending:
         return
-    running = [s for s in core.lanes.taken() if s.end is None and s.last_step < core.step + 1]
+    running = [s for s in core.lanes.taken() if s.end is None]
     victim = max(running, key=lambda s: s.rank, default=None)
-    if victim is not None and victim.rank[0] > job.rank[0] and core.lanes.inflight[victim.lane]:
-        retract(core, victim)
+    if victim is not None and victim.rank[0] > job.rank[0]:
+        retract(core, victim, now=False)
 
 
 def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
@@ -67,6 +69,8 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     taken = _reserve(core, b, found, need)
     if taken is None:
         tree.unlock(found.node)
+        if found.depth and not core.lanes.running:  # alone: what it would resume from is all that stands in its way
+            return _seat(core, b, job, _from_nothing(core, job, found))
         return False
     pages, state, in_place = taken
     b.journal.append(lambda: tree.unlock(found.node))
@@ -76,19 +80,27 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     _tell_device(core, b, seat, found, in_place)
     b.journal.append(lambda: _unseat(core, seat))
     core.queue.remove(job)
-    b.journal.append(lambda: core.queue.add(job))
+    b.journal.append(lambda: _requeue(core, job))
     _count(core, b, seat, found, in_place)
     prefill.add_chunk(core, b, seat)
     return True
 
 
+def _from_nothing(core: Core, job: Job, found: Match) -> Match:
+    """The match without its checkpoints."""
+    root, evicted = core.cache.tree.root(job.scope), max(found.evicted, found.depth)
+    return Match(root, 0, NO_STATE, found.known, found.kv, evicted, 0)
+
+
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need + _headroom(core), 1):
+    if room.make_room(core, b, need + _headroom(core), 1, node=found.node):
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
-    if found.state == NO_STATE or tree.info(found.node).lock > 1 or core.cache.arena.fits(need, 1) != Fit.NO:
+    if found.state == NO_STATE or tree.info(found.node).lock > 1:
+        return None
+    if not room.make_room(core, b, need + _headroom(core), 0, node=found.node):
         return None
     got = room.take(core, b, need, 0)
     if got is None:
@@ -151,6 +163,15 @@ def _tell_device(core: Core, b: Builder, seat: Seated, found: Match, in_place: b
 
 def _unseat(core: Core, seat: Seated) -> None:
     core.lanes.leave(seat.lane)
+    core.ending.discard(seat.lane)
+
+
+def _requeue(core: Core, job: Job) -> None:
+    """Back to the queue after a cancel, unless it was aborted while the plan was open."""
+    if job.reason is None:
+        core.queue.add(job)
+    else:
+        del core.jobs[job.request.id]
 
 
 def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:

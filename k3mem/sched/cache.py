@@ -71,9 +71,10 @@ class Cache:
         """The interned scope of a key; made on first use."""
         found = self._scopes.get(key)
         if found is None:
+            digest = _digest(key)
             found = self.tree.new_scope()
             self._scopes[key] = found
-            self._digests.append(_digest(key))
+            self._digests.append(digest)
         return found
 
     def digest(self, scope: ScopeId) -> bytes:

@@ -14,15 +14,16 @@ from k3mem.types import NO_STATE, StateId
 KINDS = {End.FINISH: Kind.ANSWER_END, End.RETRACT: Kind.RETRACT, End.ABORT: Kind.RETRACT}
 
 
-def retract(core: Core, seat: Seated) -> None:
+def retract(core: Core, seat: Seated, now: bool = True) -> None:
     """Take the lane from a job that goes back to the queue with its tokens and its rank; at once if no row of it is
-    in flight, so that its bytes count already."""
+    in flight, so that its bytes count already. `now=False`: it may have a row in the open plan."""
     core.metrics.retractions += 1
     core.metrics.events["victim"] += 1
     seat.job.retractions += 1
     core.cache.log.add("retract", seat.job.request.id)
     mark(core, seat, End.RETRACT)
-    settle(core, seat)
+    if now:
+        settle(core, seat)
 
 
 def mark(core: Core, seat: Seated, end: End) -> None:

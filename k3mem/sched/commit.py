@@ -23,6 +23,7 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     """
     plan, lanes = flight.plan, core.lanes
     _same_step(plan, result)
+    _plausible(plan, result)
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
@@ -45,8 +46,8 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
         for lane in plan.lane.tolist():
             if lane in core.ending:
                 close.settle(core, lanes.seat(lane))
-    core.metrics.rows += len(plan.kind)
-    core.metrics.events["row"] += len(plan.kind)
+    core.metrics.rows += len(plan.kind) * plan.repeat
+    core.metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
 
 
@@ -55,6 +56,22 @@ def _same_step(plan: Plan, result: Result) -> None:
             result.generation, plan.generation):
         raise Corrupted(f"the result of step {result.step} does not belong to plan {plan.step}: step, lanes or "
                         "generations differ; check the executor")
+
+
+def _plausible(plan: Plan, result: Result) -> None:
+    """A result has the plan's shape, and no row commits more than it may. Nothing was booked yet."""
+    most = np.where(plan.kind == Row.PREFILL, plan.sample, plan.length * plan.repeat)
+    n = len(plan.kind)
+    if len(result.accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
+        raise Corrupted(f"the result of step {result.step} has not one entry a row and a snapshot; check the executor")
+    wrong = (result.accepted < 0) | (result.accepted > most)
+    if wrong.any() or int(result.accepted.sum()) != len(result.tokens):
+        raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
+                        f"{result.accepted.tolist()} of at most {most.tolist()}; check the executor")
+    prefill = plan.kind[plan.snapshots[:, 0]] == Row.PREFILL
+    if not result.written[prefill].all():
+        raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
+                        "executor")
 
 
 def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) -> Output | None:

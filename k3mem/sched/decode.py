@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from k3mem.pool import ExtraBuffer
-from k3mem.sched import room
+from k3mem.sched import room, unpin
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
@@ -72,7 +72,9 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and retract_last(core, b, seat):
+            while got is None and unpin.one(core):
+                got = room.take(core, b, pages, 0)
+            while got is None and not core.ending and retract_last(core, seat):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:
@@ -84,7 +86,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
     return keep
 
 
-def retract_last(core: Core, b: Builder, needy: Seated) -> bool:
+def retract_last(core: Core, needy: Seated) -> bool:
     """Retract the running request of the last rank; False when only `needy` is left. One without rows in flight
     leaves at once, so that its bytes count already."""
     running = [s for s in core.lanes.taken() if s.end is None]

@@ -30,8 +30,20 @@ def should_wait(core: Core, b: Builder, job: Job, tokens: Int32, found: Match) -
             leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)
             core.metrics.followers += job.waits == 0
             job.waits += 1
+            b.journal.append(lambda: _unwait(job))
             return True
     return False
+
+
+def forget_loans(core: Core) -> None:
+    """Take back what followers lent: they are about to be judged again. Rows planned before that still see the loans
+    of the last judgement."""
+    for seat in core.lanes.taken():
+        seat.lent = None
+
+
+def _unwait(job: Job) -> None:
+    job.waits -= 1
 
 
 def _meeting(core: Core, b: Builder, leader: Seated, tokens: Int32, found: Match) -> int | None:

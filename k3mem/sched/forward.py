@@ -49,12 +49,19 @@ def _uniform(core: Core, b: Builder) -> bool:
         return False
     if any(flight.ends_lane for flight in core.flights):
         return False
-    if core.queue and not core.blocked:
+    if core.queue and (not core.blocked or b.moves):  # moves may let the head of the queue in
+        return False
+    if core.policy.eager and _has_holes(core):
         return False
     decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
     if decoding != len(b.lanes) or lanes.running != decoding:
         return False
     return all(lanes.seat(lane).job.request.stop is None for lane in b.lanes.tolist())
+
+
+def _has_holes(core: Core) -> bool:
+    usage = core.cache.arena.usage()
+    return bool(usage.hole_pages or usage.hole_states)
 
 
 def _sketch(core: Core, b: Builder) -> Plan:

@@ -84,7 +84,7 @@ class Seated:
     """Targets already taken for anchors that followers wait for."""
     extra: ExtraBuffer = field(default_factory=ExtraBuffer)
     lent: Rank | None = None
-    """Best rank among the followers of this seat, at this plan."""
+    """Best rank among the followers of this seat, when they were last judged."""
     end: End | None = None
     last_step: int = 0
     """Last launched step with a row of this seat."""

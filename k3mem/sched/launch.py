@@ -33,10 +33,10 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
         lane = row.seat.lane
         row.seat.last_step = plan.step
         lanes.launched[lane] = row.end
-        if row.samples:
+        if row.samples and row.seat.end is None:
             lanes.phase[lane] = Phase.DECODE
-    _publish(core, b, plan.step)
     _count(core, b)
+    _publish(core, b, plan.step)
     core.flights.append(flight)
     return flight
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+
 from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
-from k3mem.types import Int32, StateId
+from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, StateId
 
 
 class Evict(IntEnum):
@@ -46,9 +48,13 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
     return page_ids, state_ids
 
 
-def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL) -> bool:
-    """Whether the demand can be allocated right now, after evictions and moves."""
+def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL,
+              node: NodeId = NO_NODE) -> bool:
+    """Whether the demand can be allocated right now, after evictions and moves. With the `node` that a request would
+    resume from, nothing is evicted for a demand that cannot fit beside it and what running requests hold."""
     cache, arena = core.cache, core.cache.arena
+    if node != NO_NODE and arena.fits(pages, states) == Fit.NO and _hopeless(core, pages, states, node):
+        return False
     if evict == Evict.ALL:
         fit = cache.room(pages, states)
     else:
@@ -57,6 +63,19 @@ def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Ev
         core.moves(b, arena.make_room(pages, states, core.move_left))
         fit = arena.fits(pages, states)
     return fit == Fit.NOW
+
+
+def _hopeless(core: Core, pages: int, states: int, node: NodeId) -> bool:
+    """Whether a demand cannot fit even with everything evicted that may be. O(lanes + pages of running requests)."""
+    tree, arena, seats = core.cache.tree, core.cache.arena, core.lanes.taken()
+    held = np.zeros(arena.page_id_end, np.bool_)
+    for seat in seats:
+        held[seat.pages[: seat.page_count]] = True
+    nodes = {node, *(seat.node for seat in seats)}
+    held[tree.pages(node)] = True
+    kept = sum(tree.info(n).state != NO_STATE for n in nodes)
+    private = arena.usage().live_states - tree.counters().checkpoints
+    return not arena.capacity_for(pages + int(np.count_nonzero(held)), states + private + kept)
 
 
 def take_state(core: Core, b: Builder, evict: Evict) -> StateId | None:

@@ -102,12 +102,11 @@ class Scheduler:
             return None
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
+        b.journal.append(core.metrics.mark())
         if core.resync:
             self._reseat(b)
         else:
             b.lane_pages += [(s.lane, i, p) for s, i, p in core.deltas if core.lanes.seats[s.lane] is s]
-        for seat in core.lanes.taken():
-            seat.lent = None
         if core.policy.eager:
             core.moves(b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
@@ -124,6 +123,7 @@ class Scheduler:
 
     def _finish(self, b: Builder) -> Plan:
         core, arena = self.core, self.core.cache.arena
+        core.stalls = 0
         page_table, state_table = arena.drain()
         b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
         if core.resync:
@@ -137,7 +137,8 @@ class Scheduler:
         return launch.launched(self.core, b, plan, ticket)
 
     def cancel(self, plan: Plan) -> None:
-        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone."""
+        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone and that retracted
+        requests wait."""
         b = self._open(plan)
         b.undo()
         self.core.open = None
@@ -154,6 +155,8 @@ class Scheduler:
     def commit(self, flight: Flight, result: Result) -> list[Output]:
         """Book the oldest flight's result."""
         self._oldest(flight)
+        if self.core.open is not None:
+            raise RuntimeError(f"plan {self.core.open.step} is open: launch() or cancel() it before committing")
         out = commit.commit(self.core, flight, result)
         self.core.flights.popleft()
         self.core.cache.log.committed(flight.plan.step + flight.plan.repeat - 1)
