@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import k3mem
-from k3mem.replay.trace import BadTrace
+from k3mem.replay.trace import BadTrace, load
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -87,6 +88,25 @@ def test_an_own_format_replays_and_names_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match="bad.txt.*2.*forty"):
         example("own_format").load(bad)
     assert example("own_format").load(bad, skip_bad=True).skipped == 1
+
+
+def test_the_example_of_docs_formats_is_a_trace(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "formats.md").read_text().split("```")[1].strip()
+    (tmp_path / "t.jsonl").write_text(text)
+    trace = load(tmp_path / "t.jsonl")
+    assert trace.format == "arrivals" and [turn.input for turn in trace.turns] == [210, 400]
+    assert (trace.turns[0].prompt()[:192] == trace.turns[1].prompt()[:192]).all()
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    for path in (ROOT / "README.md", ROOT / "docs" / "design.md", ROOT / "docs" / "formats.md"):
+        for target in re.findall(r"\]\((?!https:)([^)]+)\)", path.read_text()):
+            file, _, anchor = target.partition("#")
+            there = path.parent / file if file else path
+            assert there.exists(), f"{path.name}: {target}"
+            titles = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
+            slugs = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not anchor or anchor in slugs, f"{path.name}: {target}"
 
 
 # -- the toy executor
