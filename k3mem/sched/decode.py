@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from k3mem.pool import ExtraBuffer
-from k3mem.sched import room, unpin
+from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
 from k3mem.sched.core import Core
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import Int32
+from k3mem.types import NO_STATE, Int32, StateId
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -72,9 +72,11 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and unpin.one(core):
+            while got is None and spare.give_one(core):
                 got = room.take(core, b, pages, 0)
             while got is None and not core.ending and retract_last(core, seat):
+                got = room.take(core, b, pages, 0)
+            if got is None and not core.ending and core.lanes.running == 1 and shed(core, seat):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:
@@ -95,6 +97,26 @@ def retract_last(core: Core, needy: Seated) -> bool:
         return False
     retract(core, victim)
     return True
+
+
+def shed(core: Core, seat: Seated) -> bool:
+    """The last resort of a request that runs alone: it needs one state and gives up all others, the checkpoint that
+    only it stands on included. Steps in flight that read or write them come earlier on the stream. False: it has none.
+    """
+    tree, extra = core.cache.tree, seat.extra
+    states: list[StateId] = []
+    if extra.latest is not None:
+        states.append(extra.donate()[0])
+    if extra.pending is not None and not core.lanes.inflight[seat.lane]:
+        states.append(extra.missed())
+    info = tree.info(seat.node)
+    if info.state != NO_STATE and info.lock == 1:
+        states.append(tree.take(seat.node))
+        core.metrics.evicted += 1
+    if states:
+        core.cache.arena.free_states(np.array(states, np.int32))
+        core.metrics.events["victim"] += len(states)
+    return bool(states)
 
 
 def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:

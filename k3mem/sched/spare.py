@@ -1,7 +1,7 @@
 """What running requests hold but do not need: the last bytes to go before one of them is retracted.
 
 A request needs its pages and its working state. Beside them it may keep the checkpoint it stands on (its lock does),
-the partial page of the tail it resumed from, and its extra buffer.
+the partial page of the tail it resumed from, its extra buffer, and targets for its followers. Pins go first of all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from k3mem.sched.job import Seated
 from k3mem.types import NO_STATE, StateId
 
 
-def one(core: Core) -> bool:
+def give_one(core: Core) -> bool:
     """Let one such thing go, of the last rank first; False when there is none. For a plan without restores or copies
     so far: steps launched before it have read their sources, in stream order. O(lanes)."""
+    if core.pins.give_way():
+        return True
     seats = sorted((s for s in core.lanes.taken() if s.end is None), key=lambda s: s.rank, reverse=True)
     return any(_leave_tail(core, s) or _drop_checkpoint(core, s) or _drop_extra(core, s) for s in seats)
 
@@ -47,6 +49,9 @@ def _drop_checkpoint(core: Core, seat: Seated) -> bool:
 
 
 def _drop_extra(core: Core, seat: Seated) -> bool:
+    if seat.slots:
+        _free(core, seat.slots.popitem()[1])
+        return True
     if seat.extra.latest is not None:
         _free(core, seat.extra.donate()[0])
         return True
