@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := pyproject.toml setup.py native/build.py $(wildcard native/*.c native/*.h)
 DEMO := out/demo.jsonl.gz
-# 48 sessions of coding agents, 372 M input tokens, about 170 GB of KV and states were nothing ever evicted.
+# 48 sessions of coding agents: 372 M input tokens, 13.6 M of them new. Kept whole these are 377 GB of KV.
 SYNTH := --sessions 48 --seed 7
 POOL := 40GB
 
