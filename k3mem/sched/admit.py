@@ -18,10 +18,12 @@ from k3mem.types import NO_STATE, Int32, NodeId, StateId
 
 def admit(core: Core, b: Builder) -> None:
     """Seat waiting jobs in rank order while lanes, budget and bytes last. The first that does not fit keeps its
-    place: nobody behind it is admitted past it, except past one that waits as a follower."""
+    place: nobody behind it is admitted past it, except past one that waits as a follower. Running prompts of no lower
+    priority get their chunks before a job does; those of lower priority come after the queue."""
     core.blocked = False
     followers, first = 0, True
     for job in list(core.queue):
+        prefill.add_rows(core, b, job.rank[0])
         if prefill.budget_left(core, b) <= 0:
             return
         if not core.lanes.has_free:
@@ -134,6 +136,7 @@ def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, stat
     seat = Seated(
         job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
         node=found.node, node_depth=found.depth, pages=held, page_count=len(held), owned=shared, touched=shared,
+        prefilled=found.depth,
         anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
     )
     core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)

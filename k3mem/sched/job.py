@@ -78,6 +78,8 @@ class Seated:
     owned: int
     touched: int
     """Pages below this index hold nothing of earlier tenants: zeroed, copied or written whole."""
+    prefilled: int
+    """Absorbed depth after its launched prefill rows; `target` from then on."""
     anchors: dict[int, Kind] = field(default_factory=dict)
     """Depths at which prefill should leave a checkpoint."""
     slots: dict[int, StateId] = field(default_factory=dict)

@@ -32,7 +32,7 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     for row in b.prefill:
         lane = row.seat.lane
         row.seat.last_step = plan.step
-        lanes.launched[lane] = row.end
+        lanes.launched[lane] = row.seat.prefilled = row.end
         if row.samples and row.seat.end is None:
             lanes.phase[lane] = Phase.DECODE
     _count(core, b)

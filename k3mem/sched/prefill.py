@@ -23,9 +23,13 @@ def budget_left(core: Core, b: Builder) -> int:
     return core.policy.token_budget - used
 
 
-def add_rows(core: Core, b: Builder) -> None:
-    """A chunk for every running prompt, best ranks first, while the budget lasts."""
-    for seat in sorted(core.lanes.in_phase(Phase.PREFILL), key=lambda s: s.rank):
+def add_rows(core: Core, b: Builder, least: int | None = None) -> None:
+    """A chunk for every running prompt that has none in this plan yet, best ranks first, while the budget lasts.
+    `least`: only for ranks that start with it or with less (a priority, negated)."""
+    served = {row.seat.lane for row in b.prefill}
+    waiting = [s for s in core.lanes.in_phase(Phase.PREFILL)
+               if s.lane not in served and (least is None or s.rank[0] <= least)]
+    for seat in sorted(waiting, key=lambda s: s.rank):
         if not add_chunk(core, b, seat):
             break
 

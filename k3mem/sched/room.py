@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import numpy as np
-
 from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
@@ -50,32 +48,41 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
 
 def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL,
               node: NodeId = NO_NODE) -> bool:
-    """Whether the demand can be allocated right now, after evictions and moves. With the `node` that a request would
-    resume from, nothing is evicted for a demand that cannot fit beside it and what running requests hold."""
+    """Whether the demand can be allocated right now, after evictions and moves. `node`: what a request would resume
+    from, and keeps beside the demand."""
     cache, arena = core.cache, core.cache.arena
-    if node != NO_NODE and arena.fits(pages, states) == Fit.NO and _hopeless(core, pages, states, node):
-        return False
-    if evict == Evict.ALL:
-        fit = cache.room(pages, states)
-    else:
-        fit = cache.cheap_room(pages, states) if evict == Evict.CHEAP else arena.fits(pages, states)
+    fit = arena.fits(pages, states)
+    if fit == Fit.NO and evict != Evict.NOTHING and not hopeless(core, b, pages, states, node):
+        fit = cache.room(pages, states) if evict == Evict.ALL else cache.cheap_room(pages, states)
     if fit == Fit.MOVES and core.move_left > 0:
         core.moves(b, arena.make_room(pages, states, core.move_left))
         fit = arena.fits(pages, states)
     return fit == Fit.NOW
 
 
-def _hopeless(core: Core, pages: int, states: int, node: NodeId) -> bool:
-    """Whether a demand cannot fit even with everything evicted that may be. O(lanes + pages of running requests)."""
-    tree, arena, seats = core.cache.tree, core.cache.arena, core.lanes.taken()
-    held = np.zeros(arena.page_id_end, np.bool_)
+def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> bool:
+    """Whether a demand would not fit even if everything went that no running request needs: then nothing of the cache
+    should go for it. What stays is bounded from below by the lanes' own pages and states, the checkpoints they stand
+    on, and of the pages they share the longest path under each first page. O(lanes + rows + pages of `node`)."""
+    tree, shared = core.cache.tree, dict[int, int]()
+    seats = core.lanes.taken()
+    nodes = {seat.node for seat in seats}
+    paths = [(seat.pages, seat.owned) for seat in seats]
+    if node != NO_NODE:
+        nodes.add(node)
+        own = tree.pages(node)
+        paths.append((own, len(own)))
+    for held, count in paths:
+        if count:
+            first = int(held[0])
+            shared[first] = max(shared.get(first, 0), count)
     for seat in seats:
-        held[seat.pages[: seat.page_count]] = True
-    nodes = {node, *(seat.node for seat in seats)}
-    held[tree.pages(node)] = True
-    kept = sum(tree.info(n).state != NO_STATE for n in nodes)
-    private = arena.usage().live_states - tree.counters().checkpoints
-    return not arena.capacity_for(pages + int(np.count_nonzero(held)), states + private + kept)
+        pages += seat.page_count - seat.owned
+        states += (seat.state != NO_STATE) + len(seat.slots)
+        states += (seat.extra.latest is not None) + (seat.extra.pending is not None)
+    states += sum(tree.info(n).state != NO_STATE for n in nodes)
+    states += sum(len(row.targets) for row in b.prefill)
+    return not core.cache.arena.capacity_for(pages + sum(shared.values()), states)
 
 
 def take_state(core: Core, b: Builder, evict: Evict) -> StateId | None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable
-
-import numpy as np
 
 from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, UnknownRequest
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
 from k3mem.request import Output, Request, RequestId
-from k3mem.sched import admit, close, commit, decode, failure, forward, launch, prefill
+from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
-from k3mem.sched.core import Core, Drafter, Flight
+from k3mem.sched.core import Core, Drafter, Flight, drop_dead_moves
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
 from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
-from k3mem.types import Int32, NodeId
+from k3mem.types import Int32
 
 
 class Scheduler:
@@ -110,8 +107,8 @@ class Scheduler:
         if core.policy.eager:
             core.moves(b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
-        prefill.add_rows(core, b)
         admit.admit(core, b)
+        prefill.add_rows(core, b)
         prefill.add_targets(core, b)
         decode.add_snapshots(core, b)
         forward.extend(core, b)
@@ -124,6 +121,7 @@ class Scheduler:
     def _finish(self, b: Builder) -> Plan:
         core, arena = self.core, self.core.cache.arena
         core.stalls = 0
+        drop_dead_moves(core, b)
         page_table, state_table = arena.drain()
         b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
         if core.resync:
@@ -273,42 +271,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Every invariant of cache, lanes and their meeting. Raises Corrupted. O(everything)."""
-        core = self.core
-        core.cache.check()
-        core.lanes.check()
-        _check_owners(core)
-
-
-def _check_owners(core: Core) -> None:
-    """Every live page and state has an owner, and no state has two."""
-    arena, tree = core.cache.arena, core.cache.tree
-    seats = core.lanes.taken()
-    usage = arena.usage()
-    owned = np.concatenate([np.zeros(0, np.int32), *(s.pages[s.owned : s.page_count] for s in seats)])
-    refs = tree.page_refs(arena.page_id_end) + np.bincount(owned, minlength=arena.page_id_end)
-    held = arena.page_refs()
-    wrong = np.flatnonzero(refs[1:] != held[1 : len(refs)]) + 1
-    if len(wrong):
-        page = int(wrong[0])
-        raise Corrupted(f"page {page} has {held[page]} references, but its owners hold {refs[page]}")
-    states = [int(s.state) for s in seats if s.state >= 0]
-    states += [int(t) for s in seats for t in s.slots.values()]
-    states += [int(t) for s in seats for t in (s.extra.latest, s.extra.pending) if t is not None]
-    if core.open is not None:
-        states += [int(t) for r in core.open.prefill for _, t, _ in r.targets]
-    held_states = tree.walk().state
-    states += held_states[held_states >= 0].tolist()
-    if len(set(states)) != len(states):
-        twice = next(s for s in states if states.count(s) > 1)
-        raise Corrupted(f"state {twice} has two owners")
-    if len(states) != usage.live_states:
-        raise Corrupted(f"{usage.live_states} states are live, but {len(states)} have an owner")
-    locks = Counter([int(s.node) for s in seats] + [int(node) for node in core.pins.nodes])
-    for node, count in locks.items():
-        if tree.info(NodeId(node)).lock != count:
-            raise Corrupted(f"node {node} has {tree.info(NodeId(node)).lock} locks, but {count} holders")
-    if tree.counters().locks != locks.total():
-        raise Corrupted(f"{tree.counters().locks} locks are held, but {locks.total()} have a holder")
+        check.check(self.core)
 
 
 __all__ = ["Job", "Scheduler"]

@@ -16,6 +16,7 @@ from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Result
 from k3mem.policy import Policy
 from k3mem.request import Output, Request
+from k3mem.sched import failure
 from k3mem.sched.lanes import Phase
 from tests.world import STATE, VOCAB, shape
 
@@ -147,6 +148,21 @@ def test_a_follower_lends_its_leader_the_rank_for_prefill_rows() -> None:
     assert core.lanes.launched[leader.lane] > 0 and core.lanes.phase[other.lane] == Phase.PREFILL
 
 
+@pytest.mark.parametrize("budget", [16, 24])
+def test_a_higher_priority_does_not_wait_for_the_chunks_of_a_lower_one(budget: int) -> None:
+    engine = make(token_budget=budget, pages=80)
+    engine.submit(Request("long", tokens(800), 2))
+    for _ in range(2):
+        engine.step()
+    engine.submit(Request("urgent", tokens(10, 2), 1, priority=9))
+    for _ in range(3):
+        if any(out.id == "urgent" for out in engine.step()):
+            break
+    else:
+        raise AssertionError("the urgent request still waits")
+    assert engine.scheduler.core.jobs.keys() == {"long"}
+
+
 # -- exact fits
 
 
@@ -247,6 +263,46 @@ def _replay(seed: int, fast_forward: bool) -> tuple[object, ...]:
 @pytest.mark.parametrize("seed", range(12))
 def test_reports_with_and_without_fast_forward_are_identical_under_pressure(seed: int) -> None:
     assert _replay(seed, True) == _replay(seed, False)
+
+
+# -- failures
+
+
+@pytest.mark.parametrize("moved, used", [(3, False), (2, True)])
+def test_who_survives_a_failed_move_depends_on_rows(moved: int, used: bool) -> None:
+    engine = make(page_tokens=16)
+    engine.submit(Request("a", tokens(47), 60))
+    core = engine.scheduler.core
+    while not core.lanes.taken() or core.lanes.launched[0] < 50:
+        engine.step()
+    while core.flights:
+        flight = core.flights[0]
+        engine.commit(flight, engine.collect(flight))
+    seat = core.lanes.seat(0)
+    core.lanes.launched[0] = 48  # as if its rows in the fourth page had been drafts that all were wrong
+    assert seat.touched == 4
+    arena = core.cache.arena
+    rows = np.full(arena.page_id_end, failure.INTACT, np.int32)
+    rows[seat.pages[moved]] = 0
+    states = np.zeros(arena.state_id_end, np.bool_)
+    assert failure._stands_on(core, seat, rows, states) == used
+    failure._forget_damage(core, seat, rows, states)
+    assert seat.touched == (4 if used else 3)
+
+
+def test_a_survivor_drops_the_snapshot_that_a_failed_step_moved() -> None:
+    engine = make(deterministic=True, pages=80)
+    engine.submit(Request("a", tokens(20), 60))
+    core = engine.scheduler.core
+    while not core.lanes.taken() or core.lanes.seat(0).extra.latest is None:
+        engine.step()
+    seat = core.lanes.seat(0)
+    states = np.zeros(core.cache.arena.state_id_end, np.bool_)
+    states[seat.extra.latest] = True
+    failure._forget_damage(core, seat, np.full(core.cache.arena.page_id_end, failure.INTACT, np.int32), states)
+    assert seat.extra.latest is None
+    engine.check()
+    finish(engine)
 
 
 # -- what comes from outside
