@@ -4,7 +4,8 @@
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-python=${PYTHON:-python3}
+python=$(command -v "${PYTHON:-python3}")
+case $python in /*) ;; *) python=$(pwd)/$python ;; esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
