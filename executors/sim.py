@@ -110,6 +110,13 @@ class SimExecutor:
         self.now = max(self.now, float(result.times[-1]))
         return result
 
+    def moment(self, depth: int) -> float:
+        """When the next step is planned with `depth` steps in flight, in seconds: the end of the step launched
+        1 + `depth` before it, sub-steps of a fast-forwarded plan counted one by one, and not before `now`. What
+        arrived by then must be submitted first, or fast-forward changes who is admitted when."""
+        ends = self._ends
+        return max(self.now, ends[-(depth + 1)]) if len(ends) > depth else self.now
+
     def idle(self, until: float) -> None:
         """Advance the clock to `until` (never back). Raises RuntimeError while a step is in flight."""
         if self._flight:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from k3mem.errors import Corrupted, Effect, ExecutorFailed, InvalidRequest, StepFailed
+from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
@@ -24,8 +25,8 @@ class Engine:
     """Memory and scheduling for one model on one executor. No locks, no threads: one thread drives it.
 
     `clock` gives seconds for deadlines (default: time.monotonic). With a `drafter`, VERIFY rows of up to `window`
-    tokens (1 + drafts) are planned. `fast_forward` lets one plan stand for many decode steps where the executor can. Raises InvalidShape or ValueError when shape, policy, executor and capacity do
-    not go together.
+    tokens (1 + drafts) are planned. `fast_forward` lets one plan stand for many decode steps where the executor can.
+    Raises InvalidShape or ValueError when shape, policy, executor and capacity do not go together.
     """
 
     def __init__(self, shape: Shape, executor: Executor, capacity_bytes: int, policy: Policy | None = None, *,
@@ -41,12 +42,12 @@ class Engine:
         if fast_forward and capabilities.fast_forward:
             self.scheduler.core.forward = getattr(executor, "fast_forward")  # noqa: B009 - not part of the protocol
         self._broken: Corrupted | None = None
-        self._media: dict[bytes, int] = {}
+        self._media: dict[tuple[bytes, int], int] = {}
+        """Number of each (digest, tokens): one picture at two sizes is two media."""
         self._late: list[Output] = []
         self._inboxes: dict[RequestId, list[Output]] = {}
-        arena = self.scheduler.core.cache.arena
-        executor.attach(Layout(shape, capacity_bytes, arena.state_top, arena.page_ids, arena.state_ids,
-                               policy.max_running))
+        self._asleep = False
+        self._attach()
 
     # -- requests
 
@@ -70,6 +71,15 @@ class Engine:
         kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
         return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind,
                    core.cache.explain(scope, tokens, found, found.depth, len(tokens) - 1))
+
+    def pin(self, session: Hashable, ttl: float) -> None:
+        """Keep a session's newest checkpoint, and each newer one in its place, for `ttl` seconds. Soft: where nothing
+        else could give way, pins do."""
+        self.scheduler.pin(session, ttl)
+
+    def unpin(self, session: Hashable) -> None:
+        """End a pin."""
+        self.scheduler.core.pins.unpin(session)
 
     @property
     def has_work(self) -> bool:
@@ -103,8 +113,8 @@ class Engine:
         import asyncio
 
         inbox: list[Output] = []
-        self._inboxes[request.id] = inbox
         self.submit(request)
+        self._inboxes[request.id] = inbox
         try:
             while True:
                 while not inbox:
@@ -118,11 +128,43 @@ class Engine:
         finally:
             del self._inboxes[request.id]
 
+    # -- the whole cache
+
+    def flush(self) -> None:
+        """Forget everything cached that no running request uses. Raises RuntimeError while a plan is open."""
+        self._alive()
+        self.scheduler.flush()
+
+    def resize(self, capacity_bytes: int) -> None:
+        """Give the arena another size. Its contents are lost, running requests start again from their tokens.
+        Raises RuntimeError while a step is in flight, RequestTooLarge or InvalidShape if it would be too small;
+        nothing has changed then."""
+        self._alive()
+        self.scheduler.empty(capacity_bytes)
+        self._attach()
+
+    def sleep(self) -> None:
+        """Give up the contents: until `wake()` nothing is planned, and the executor may free its bytes (its `sleep`
+        is called if it has one). Raises RuntimeError while a step is in flight."""
+        self._alive()
+        self.scheduler.empty()
+        self._asleep = True
+        getattr(self.executor, "sleep", lambda: None)()
+
+    def wake(self) -> None:
+        """Plan again; the executor is attached anew."""
+        self._alive()
+        if self._asleep:
+            self._asleep = False
+            self._attach()
+
     # -- the four halves of a step, for servers with their own loop
 
     def plan(self) -> Plan | None:
         """The next step as data, or None (see `waits_for`)."""
         self._alive()
+        if self._asleep:
+            raise RuntimeError("the engine sleeps: wake() it before it plans")
         try:
             return self.scheduler.plan()
         except Corrupted as e:
@@ -193,6 +235,10 @@ class Engine:
         """Why the last plan() was None: `commit`, `memory`, `leases` or `nothing`."""
         return self.scheduler.core.waits_for
 
+    def events(self, since: int = 0) -> list[Event]:
+        """What happened: events numbered `since` and up, as far back as they are kept."""
+        return self.scheduler.core.cache.log.since(since)
+
     def stats(self) -> dict[str, Any]:
         """Counters and gauges as plain data."""
         core = self.scheduler.core
@@ -214,6 +260,11 @@ class Engine:
 
     # -- inside
 
+    def _attach(self) -> None:
+        arena = self.scheduler.core.cache.arena
+        self.executor.attach(Layout(self.shape, arena.capacity_bytes, arena.state_top, arena.page_ids,
+                                    arena.state_ids, self.policy.max_running))
+
     def _alive(self) -> None:
         if self._broken is not None:
             raise Corrupted(f"the engine is latched after: {self._broken}; make a new one")
@@ -224,11 +275,9 @@ class Engine:
         if int(tokens.min()) < 0 or int(tokens.max()) >= vocab:
             bad = int(np.flatnonzero((tokens < 0) | (tokens >= vocab))[0])
             raise InvalidRequest(f"request {request.id!r}: token {int(tokens[bad])} at {bad} is outside 0..{vocab - 1}")
-        if not request.media:
-            return tokens
-        tokens = tokens.copy()
+        tokens = tokens.copy()  # the caller may reuse its array while the request runs
         for first, count, digest in request.media:
-            known = self._media.setdefault(digest, len(self._media))
+            known = self._media.setdefault((digest, count), len(self._media))
             if vocab + known > 2**31 - 1:
                 raise InvalidRequest(f"request {request.id!r}: no ids left above the vocabulary for media digests")
             tokens[first : first + count] = vocab + known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,21 @@ class Metrics:
     output_tokens: int = 0
     events: Counter[str] = field(default_factory=Counter)
     """Scheduler events by kind: submit, admit, row, snapshot, restore, donate, victim, move, abort."""
+
+    def mark(self) -> Callable[[], None]:
+        """What takes back the counts of a plan that is cancelled; evictions and retractions stay. O(1)."""
+        names = ("skipped_snapshots", "takeovers", "move_count", "move_bytes", "followers", "peak_running")
+        before = [(name, getattr(self, name)) for name in names]
+        moves = self.events["move"]  # a Counter: reading adds no entry
+
+        def back() -> None:
+            for name, value in before:
+                setattr(self, name, value)
+            self.events["move"] = moves
+            if not moves:
+                del self.events["move"]
+
+        return back
 
     def as_dict(self) -> dict[str, Any]:
         """All counters, counters by kind as plain dicts."""

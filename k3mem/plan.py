@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from k3mem.types import Bool, Float64, Int32, Int64, UInt8
+from k3mem.types import Bool, Float64, Int32, UInt8
 
 PAGE, STATE = 0, 1
 """Kinds of arena entries, as they stand in `Plan.moves`."""
@@ -112,7 +112,7 @@ class Plan:
     """[n, 2] (state id, place)."""
     seats: tuple[Seat, ...] = ()
     lane_pages: Int32 = _i32(0, 3)
-    """[n, 3] (lane, index, page id): entry `index` of the lane's page list; position p lies in entry p // page_tokens."""
+    """[n, 3] (lane, index, page id): entry `index` of the lane's page list; position p lies in entry p // page_span."""
 
     # -- zeroing, copies, restores (by id, resolved through the updated tables)
     zero_pages: Int32 = _i32(0)
@@ -163,7 +163,7 @@ class Result:
     generation: Int32
     accepted: Int32
     """[n] tokens that the row committed. PREFILL: 1 if it samples, else 0. DECODE: 0 (lane was done) or 1, or up
-    to `repeat`. VERIFY: 0 (lane was done) or 1 .. window: accepted drafts + 1 sampled. Clipped at stop ids and limit."""
+    to `repeat`. VERIFY: 0 (lane was done) or 1 .. window: accepted drafts + 1 sampled. Clipped at stop ids, limit."""
     tokens: Int32
     """[sum(accepted)] the committed tokens, row after row."""
     done: UInt8

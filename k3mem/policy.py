@@ -41,6 +41,8 @@ class Policy:
     """Tokens of evicted paths to remember; None for no limit."""
     deterministic: bool = False
     """Grid depths only: at a request's end the last snapshot on the grid is donated, not the working state."""
+    event_log: int = 1024
+    """Events that `engine.events` keeps."""
     follow: bool = True
     """One prefill for many: a request waits for a running one that computes its prefix anyway."""
 

@@ -58,6 +58,9 @@ class Request:
             setattr(self, name, options.pop(name, _OPTIONS[name]))
         if options:
             raise InvalidRequest(f"request {id!r}: unknown option {sorted(options)[0]!r}; known: {sorted(_OPTIONS)}")
+        if not isinstance(self.salt, (str, bytes)) or not isinstance(self.adapter, str) or not isinstance(
+                self.adapter_version, str):
+            raise InvalidRequest(f"request {id!r}: salt must be str or bytes, adapter and adapter_version str")
         for name in ("turn_starts", "hints"):
             offsets = tuple(int(x) for x in getattr(self, name))
             if any(not 0 <= x <= len(self.prompt) for x in offsets):

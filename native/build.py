@@ -45,6 +45,7 @@ ffibuilder.set_source(
     "k3mem.native._core_mutants" if MUTANTS else "k3mem.native._core",
     "\n".join(['#include "k3.h"', *(f'#include "{p.name}"' for p in HEADERS)]),
     sources=[os.path.relpath(p, HERE.parent) for p in SOURCES],
+    depends=[os.path.relpath(p, HERE.parent) for p in HERE.glob("*.h")],
     include_dirs=["native"],
     extra_compile_args=flags(),
     extra_link_args=["-fsanitize=address,undefined"] if os.environ.get("K3MEM_SANITIZE") else [],

@@ -17,6 +17,35 @@ static const char *const COUNTER_NAMES[COUNTERS][2] = {{"nodes", "flags"},    {"
                                                        {"kv_pages", "len"},   {"kv_tokens", "len"},
                                                        {"ghost_tokens", "len"}, {"locks", "lock"}};
 
+typedef struct {
+    const char *name;
+    size_t offset, width;
+} field;
+
+#define FIELD(name, member) {name, offsetof(node, member), sizeof(((node *)0)->member)}
+
+static const field FIELDS[] = {
+    FIELD("touch", touch),        FIELD("stamp", stamp),           FIELD("kv_stamp", kv_stamp),
+    FIELD("parent", parent),      FIELD("left", left),             FIELD("right", right),
+    FIELD("kids_ghost", kids[0]), FIELD("kids_kv", kids[1]),       FIELD("count_ghost", count[0]),
+    FIELD("count_kv", count[1]),  FIELD("start", start),           FIELD("len", len),
+    FIELD("state", state),        FIELD("lock", lock),             FIELD("seat", seat),
+    FIELD("scope", scope),        FIELD("mark", mark),             FIELD("kind", kind),
+    FIELD("flags", flags),
+};
+
+/* A free node holds nothing but its link. */
+static int check_blank(k3_tree *t, int32_t x) {
+    const node blank = BLANK_NODE;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        const field *f = &FIELDS[i];
+        if (f->offset == offsetof(node, parent)) continue;
+        const char *at = (const char *)&t->nodes[x] + f->offset;
+        NEED(memcmp(at, (const char *)&blank + f->offset, f->width) == 0, f->name, x, *at, "a free node is not blank");
+    }
+    return K3_OK;
+}
+
 static int check_free(k3_tree *t) {
     int64_t live = 0, free_nodes = 0;
     for (int32_t x = 0; x < t->top; x++) {
@@ -27,6 +56,8 @@ static int check_free(k3_tree *t) {
         NEED(x >= 0 && x < t->top, "parent", x, x, "free list leads outside the nodes");
         NEED(t->nodes[x].flags == 0, "flags", x, t->nodes[x].flags, "a node of the free list is in use");
         NEED(free_nodes < t->top, "parent", x, t->nodes[x].parent, "free list has a cycle");
+        int rc = check_blank(t, x);
+        if (rc < 0) return rc;
     }
     NEED(live + free_nodes == t->top, "flags", t->free, live, "live nodes and free list do not add up");
     for (int32_t s = 0; s < t->n_roots; s++) {
@@ -223,23 +254,6 @@ int k3_tree_check(k3_tree *t) {
     }
     return check_owners(t);
 }
-
-typedef struct {
-    const char *name;
-    size_t offset, width;
-} field;
-
-#define FIELD(name, member) {name, offsetof(node, member), sizeof(((node *)0)->member)}
-
-static const field FIELDS[] = {
-    FIELD("touch", touch),        FIELD("stamp", stamp),           FIELD("kv_stamp", kv_stamp),
-    FIELD("parent", parent),      FIELD("left", left),             FIELD("right", right),
-    FIELD("kids_ghost", kids[0]), FIELD("kids_kv", kids[1]),       FIELD("count_ghost", count[0]),
-    FIELD("count_kv", count[1]),  FIELD("start", start),           FIELD("len", len),
-    FIELD("state", state),        FIELD("lock", lock),             FIELD("seat", seat),
-    FIELD("scope", scope),        FIELD("mark", mark),             FIELD("kind", kind),
-    FIELD("flags", flags),
-};
 
 static int give_table(void *at, int64_t n, size_t size, void **ptr, int32_t *count, int32_t *width, int32_t *stride) {
     *ptr = at;

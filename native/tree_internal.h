@@ -31,6 +31,10 @@ typedef struct {
     uint8_t kind, flags;
 } node;
 
+#define BLANK_NODE \
+    {.stamp = -1, .kv_stamp = -1, .parent = NONE, .left = NONE, .right = NONE, .kids = {NONE, NONE}, .state = NONE, \
+     .seat = NONE, .scope = NONE}
+
 typedef struct {
     int32_t *at;
     int32_t n;

@@ -41,8 +41,8 @@ int32_t node_new(k3_tree *t) {
     } else {
         t->free = t->nodes[x].parent;
     }
-    t->nodes[x] = (node){.stamp = -1, .kv_stamp = -1, .parent = NONE, .left = NONE, .right = NONE, .kids = {NONE, NONE},
-                         .state = NONE, .seat = NONE, .scope = NONE, .flags = LIVE};
+    t->nodes[x] = (node)BLANK_NODE;
+    t->nodes[x].flags = LIVE;
     t->counters[NODES]++;
     return x;
 }
@@ -51,7 +51,8 @@ static void node_free(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     free(n->tokens);
     free(n->pages);
-    *n = (node){.parent = t->free, .left = NONE, .right = NONE, .kids = {NONE, NONE}, .state = NONE, .seat = NONE};
+    *n = (node)BLANK_NODE;
+    n->parent = t->free;
     t->free = x;
     t->counters[NODES]--;
 }

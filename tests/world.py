@@ -187,15 +187,16 @@ class World:
     def audit(self) -> None:
         """The executor's memory against the tree: every checkpoint and every page, hit or not."""
         core = self.engine.scheduler.core
-        if self.faults is not None and core.flights:
-            return  # a step in flight may be about to fail, and the engine cannot know yet
+        if self.faults is not None and (core.flights or core.resync):
+            return  # a step in flight may be about to fail; after a failure the device has stale tables till the resync
         tree, cache = core.cache.tree, core.cache
         walk = tree.walk()
         entries = [
             Entry(cache.digest(int(s)), tree.path_tokens(int(n)), int(d), int(state), tree.pages(int(n)))
             for n, d, state, s in zip(walk.node, walk.depth, walk.state, walk.scope, strict=True)
         ]
-        self.failures += [str(difference) for difference in self.executor.audit(entries, *(t.tolist() for t in core.cache.arena.tables()))]
+        tables = [table.tolist() for table in cache.arena.tables()]
+        self.failures += [str(difference) for difference in self.executor.audit(entries, *tables)]
         self.failures += self.executor.violations
         self.executor.violations.clear()
 

@@ -11,16 +11,23 @@ It drives the engine's own cache (tree, arena, eviction) by the rule of plain ch
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from k3mem.policy import Policy
 from k3mem.pool import Fit
-from k3mem.radix import Kind, Match
+from k3mem.radix import Kind, Lru, Match
+from k3mem.replay.metrics import memory_stats
+from k3mem.replay.options import BadOption, Progress, ReplayOptions
+from k3mem.replay.trace import Trace
 from k3mem.sched.cache import NONE, Cache
 from k3mem.shape import Shape
 from k3mem.types import Int32, NodeId, StateId
+
 
 class ArrivalReplay:
     """One pass over requests. `block` is the trace's block: checkpoints stand at its multiples."""
@@ -29,7 +36,7 @@ class ArrivalReplay:
         self.cache = Cache(shape, policy, capacity_bytes)
         self.scope = self.cache.scope(("", "", ""))
         self.block = block
-        self.grid = max(block, shape.grid)
+        self.grid = math.lcm(block, shape.grid)
         self.step = 0
         self.causes: Counter[str] = Counter()
         self.requests = self.input = self.hit = self.consumed = self.skipped = 0
@@ -95,3 +102,35 @@ class ArrivalReplay:
             self.causes.update(self.cache.explain(self.scope, path, found, found.depth, end))
         self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
         self.causes["never_seen"] += n - max(whole, min(n, shown))
+
+
+UNLIMITED = 1 << 60
+"""Bytes of a pool without limit: tables grow with what is used, not with this."""
+
+
+def pool_bytes(options: ReplayOptions, shape: Shape) -> int:
+    """The arena's bytes: the pool is net of the two sinks."""
+    if not options.pool_bytes:
+        return UNLIMITED
+    return options.pool_bytes + shape.page_bytes + shape.state_bytes
+
+
+def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Progress) -> dict[str, Any]:
+    """Replay a trace in file order; statistics for `report.build`. Raises BadOption for an unknown policy."""
+    if options.policy != "lru":
+        raise BadOption(f"unknown policy {options.policy!r}; known: lru")
+    shape = replace(shape, vocab_size=2**31 - 1)
+    policy = Policy(eviction=Lru(superseded_first=()), ghost_tokens=None, split=options.split)
+    replay = ArrivalReplay(shape, policy, pool_bytes(options, shape), trace.block)
+    turns = trace.turns[: options.limit]
+    for done, turn in enumerate(turns):
+        replay.request(turn.prompt(), turn.shown)
+        if done % 256 == 0:
+            progress(done, len(turns))
+    progress(len(turns), len(turns))
+    replay.cache.check()
+    metrics = replay.cache.metrics
+    metrics.requests, metrics.input_tokens, metrics.hit_tokens = replay.requests, replay.input, replay.hit
+    metrics.causes, metrics.consumed = replay.causes, replay.consumed
+    metrics.skipped_snapshots = replay.skipped
+    return memory_stats(metrics)

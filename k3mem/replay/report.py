@@ -30,7 +30,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def build(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of `stats` (see `metrics.Collector.stats`; absent counts are 0). JSON-ready.
+    """The report of `stats` (see `metrics.memory_stats` and `metrics.Times.stats`; absent counts are 0). JSON-ready.
 
     Raises ValueError where causes are given that do not add up to the input tokens that did not hit.
     """
@@ -61,6 +61,7 @@ def build(stats: Mapping[str, Any]) -> dict[str, Any]:
             "created": dict(sorted(checkpoints.get("created", {}).items())),
             "consumed": int(checkpoints.get("consumed", 0)),
             "evicted_unused": int(checkpoints.get("evicted_unused", 0)),
+            "skipped": int(checkpoints.get("skipped", 0)),
         },
         "moves": {"count": int(moves.get("count", 0)), "bytes": int(moves.get("bytes", 0))},
         "retractions": int(stats.get("retractions", 0)),

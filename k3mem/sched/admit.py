@@ -18,16 +18,21 @@ from k3mem.types import NO_STATE, Int32, NodeId, StateId
 
 def admit(core: Core, b: Builder) -> None:
     """Seat waiting jobs in rank order while lanes, budget and bytes last. The first that does not fit keeps its
-    place: nobody behind it is admitted past it, except past one that waits as a follower."""
+    place: nobody behind it is admitted past it, except past one that waits as a follower. Running prompts of no lower
+    priority get their chunks before a job does; those of lower priority come after the queue."""
     core.blocked = False
-    followers = 0
+    followers, first = 0, True
     for job in list(core.queue):
+        prefill.add_rows(core, b, job.rank[0])
         if prefill.budget_left(core, b) <= 0:
             return
         if not core.lanes.has_free:
             _preempt(core, job)
             core.blocked = followers == 0 and not core.ending
             return
+        if first:
+            first = False
+            follow.forget_loans(core)
         tokens = job.tokens[: job.count]
         found = _match(core, job, tokens, b.step)
         if core.policy.follow and follow.should_wait(core, b, job, tokens, found):
@@ -47,14 +52,14 @@ def _match(core: Core, job: Job, tokens: Int32, step: int) -> Match:
 
 
 def _preempt(core: Core, job: Job) -> None:
-    """A job of higher priority does not fit: retract the last rank, if it is of lower priority. Takes effect when
-    its launched steps have committed."""
+    """A job of higher priority does not fit: retract the last rank, if it is of lower priority. It may have a row in
+    this very plan, so it leaves when its launched steps have committed."""
     if core.ending:
         return
-    running = [s for s in core.lanes.taken() if s.end is None and s.last_step < core.step + 1]
+    running = [s for s in core.lanes.taken() if s.end is None]
     victim = max(running, key=lambda s: s.rank, default=None)
-    if victim is not None and victim.rank[0] > job.rank[0] and core.lanes.inflight[victim.lane]:
-        retract(core, victim)
+    if victim is not None and victim.rank[0] > job.rank[0]:
+        retract(core, victim, now=False)
 
 
 def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
@@ -66,6 +71,8 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     taken = _reserve(core, b, found, need)
     if taken is None:
         tree.unlock(found.node)
+        if found.depth and not core.lanes.running:  # alone: what it would resume from is all that stands in its way
+            return _seat(core, b, job, _from_nothing(core, job, found))
         return False
     pages, state, in_place = taken
     b.journal.append(lambda: tree.unlock(found.node))
@@ -81,13 +88,21 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     return True
 
 
+def _from_nothing(core: Core, job: Job, found: Match) -> Match:
+    """The match without its checkpoints."""
+    root, evicted = core.cache.tree.root(job.scope), max(found.evicted, found.depth)
+    return Match(root, 0, NO_STATE, found.known, found.kv, evicted, 0)
+
+
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need + _headroom(core), 1):
+    if room.make_room(core, b, need + _headroom(core), 1, node=found.node):
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
-    if found.state == NO_STATE or tree.info(found.node).lock > 1 or room.make_room(core, b, need, 1):
+    if found.state == NO_STATE or tree.info(found.node).lock > 1:
+        return None
+    if not room.make_room(core, b, need + _headroom(core), 0, node=found.node):
         return None
     got = room.take(core, b, need, 0)
     if got is None:
@@ -121,6 +136,7 @@ def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, stat
     seat = Seated(
         job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
         node=found.node, node_depth=found.depth, pages=held, page_count=len(held), owned=shared, touched=shared,
+        prefilled=found.depth,
         anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
     )
     core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)
@@ -154,7 +170,7 @@ def _unseat(core: Core, seat: Seated) -> None:
 
 
 def _requeue(core: Core, job: Job) -> None:
-    """Back to the queue, unless the job was ended while the plan was open."""
+    """Back to the queue after a cancel, unless it was aborted while the plan was open."""
     if job.reason is None:
         core.queue.add(job)
     else:
@@ -170,8 +186,9 @@ def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -
     if first:
         known = max(found.known, found.depth)
         tokens = job.tokens[: job.count]
-        causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1) if core.policy.caching else {
-            "never_seen": len(tokens)}
+        causes = {"never_seen": len(tokens)}
+        if core.policy.caching:
+            causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1)
         job.hit = Hit(len(tokens), found.depth, max(found.kv, found.depth), known, kind, causes)
 
     def undo() -> None:

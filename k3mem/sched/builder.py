@@ -5,7 +5,7 @@ Everything that planning changes before launch is journalled here, so that `canc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,7 +52,8 @@ class Builder:
         self.moves: list[Int32] = []
         self.batches = 0
         self.fresh: tuple[list[Int32], list[Int32]] = ([], [])
-        """Page and state ids handed out in this plan: nothing of theirs is worth moving yet."""
+        """Page and state ids handed out, or written for the first time, in this plan: nothing of theirs is worth
+        moving yet."""
         self.seats: list[Seat] = []
         self.lane_pages: list[tuple[int, int, Int32]] = []
         self.zero_pages: list[Int32] = []
@@ -80,7 +81,7 @@ class Builder:
             self.moves.append(moves)
 
     def is_fresh(self, kind: int, ids: Int32) -> Bool:
-        """Which of these ids were handed out in this plan. O(n log n)."""
+        """Which of these ids had nothing written to them before this plan. O(n log n)."""
         return np.isin(ids, np.concatenate(self.fresh[kind])) if self.fresh[kind] else np.zeros(len(ids), np.bool_)
 
     def undo(self) -> None:
@@ -126,7 +127,7 @@ class Builder:
         )
 
 
-def _table(rows: list[tuple[int, ...]] | list[tuple[int, int, int]] | list[tuple[int, int]], width: int) -> Int32:
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> Int32:
     return np.array(rows, np.int32).reshape(-1, width)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from k3mem.events import EventLog
 from k3mem.metrics import Metrics
 from k3mem.policy import Policy
 from k3mem.pool import Arena, Fit
@@ -32,7 +33,7 @@ class Kept(NamedTuple):
     """Where the writer stands now."""
     taken: bool
     """The state belongs to the tree now; else the caller still owns it."""
-    index: Int32
+    changed: Int32
     """Entries of the writer's page list that changed ..."""
     pages: Int32
     """... and the tree's pages that stand there now (the writer's duplicates were freed)."""
@@ -45,13 +46,24 @@ class Cache:
         self.shape = shape
         self.policy = policy
         self.metrics = Metrics()
-        self.arena = Arena(
-            capacity_bytes=capacity_bytes, page_bytes=shape.page_bytes, state_bytes=shape.state_bytes,
-            scratch_bytes=scratch_bytes, align=shape.align, split=policy.split,
-        )
+        self.log = EventLog(policy.event_log)
+        self.arena = self._arena(capacity_bytes, scratch_bytes)
         self.tree = Tree(shape.page_span, shape.grid, policy.eviction, policy.ghost_tokens)
         self._scopes: dict[ScopeKey, ScopeId] = {}
         self._digests: list[bytes] = []
+
+    def _arena(self, capacity_bytes: int, scratch_bytes: int) -> Arena:
+        shape = self.shape
+        return Arena(capacity_bytes=capacity_bytes, page_bytes=shape.page_bytes, state_bytes=shape.state_bytes,
+                     scratch_bytes=scratch_bytes, align=shape.align, split=self.policy.split)
+
+    def empty(self, capacity_bytes: int | None = None) -> None:
+        """Every page and state is gone, and the arena is a new one, of another size if one is given. What was known
+        stays as ghosts. Nobody may hold a lock. Raises InvalidShape, with nothing changed, if it is too small."""
+        scratch = self.arena.scratch_bytes
+        fresh = self._arena(self.arena.capacity_bytes if capacity_bytes is None else capacity_bytes, scratch)
+        self.tree.drop(0)
+        self.arena = fresh
 
     # -- scopes
 
@@ -59,9 +71,10 @@ class Cache:
         """The interned scope of a key; made on first use."""
         found = self._scopes.get(key)
         if found is None:
+            digest = _digest(key)
             found = self.tree.new_scope()
             self._scopes[key] = found
-            self._digests.append(_digest(key))
+            self._digests.append(digest)
         return found
 
     def digest(self, scope: ScopeId) -> bytes:
@@ -126,6 +139,7 @@ class Cache:
             self.arena.free_states(np.array([victim.state], np.int32))
             self.metrics.evicted += 1
             self.metrics.evicted_unused += victim.unused
+            self.log.add("evict", depth=victim.depth, detail=victim.kind.name.lower())
         self.metrics.events["victim"] += 1
 
     def give_back(self, gone: Dropped) -> None:
@@ -156,7 +170,9 @@ class Cache:
         if done.shared_page >= 0:
             self.arena.ref(done.shared_page)
         if done.taken:
-            self.metrics.created[kind.name.lower()] += 1
+            name = kind.name.lower()
+            self.metrics.created[name] += 1
+            self.log.checkpoint(stamp, end, name)
             self.metrics.events["donate"] += 1
             if self.policy.path_cap is not None:
                 surplus = self.tree.cap(done.node, self.policy.path_cap)

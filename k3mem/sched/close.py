@@ -14,14 +14,16 @@ from k3mem.types import NO_STATE, StateId
 KINDS = {End.FINISH: Kind.ANSWER_END, End.RETRACT: Kind.RETRACT, End.ABORT: Kind.RETRACT}
 
 
-def retract(core: Core, seat: Seated) -> None:
+def retract(core: Core, seat: Seated, now: bool = True) -> None:
     """Take the lane from a job that goes back to the queue with its tokens and its rank; at once if no row of it is
-    in flight, so that its bytes count already."""
+    in flight, so that its bytes count already. `now=False`: it may have a row in the open plan."""
     core.metrics.retractions += 1
     core.metrics.events["victim"] += 1
     seat.job.retractions += 1
+    core.cache.log.add("retract", seat.job.request.id)
     mark(core, seat, End.RETRACT)
-    settle(core, seat)
+    if now:
+        settle(core, seat)
 
 
 def mark(core: Core, seat: Seated, end: End) -> None:
@@ -43,6 +45,7 @@ def close(core: Core, seat: Seated) -> None:
     assert end is not None
     if core.policy.caching:
         _publish_last(core, seat, KINDS[end])
+        core.pins.published(job.request.session, job.scope, job.tokens[: core.lanes.launched[seat.lane]])
     release(core, seat)
     if end == End.RETRACT:
         core.queue.add(job)
@@ -76,8 +79,8 @@ def publish(core: Core, seat: Seated, depth: int, state: StateId, kind: Kind, st
     cache.tree.unlock(seat.node)
     seat.node, seat.node_depth = kept.node, depth
     seat.owned = max(seat.owned, depth // core.span)
-    if len(kept.index) and seat.end is None:
-        for index, page in zip(kept.index.tolist(), kept.pages.tolist(), strict=True):
+    if len(kept.changed) and seat.end is None:
+        for index, page in zip(kept.changed.tolist(), kept.pages.tolist(), strict=True):
             core.deltas.append((seat, index, np.array([page], np.int32)))
     return kept.taken
 

@@ -23,7 +23,7 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     """
     plan, lanes = flight.plan, core.lanes
     _same_step(plan, result)
-    _all_captured(flight, result)
+    _plausible(plan, result)
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
@@ -46,8 +46,8 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
         for lane in plan.lane.tolist():
             if lane in core.ending:
                 close.settle(core, lanes.seat(lane))
-    core.metrics.rows += len(plan.kind)
-    core.metrics.events["row"] += len(plan.kind)
+    core.metrics.rows += len(plan.kind) * plan.repeat
+    core.metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
 
 
@@ -58,14 +58,20 @@ def _same_step(plan: Plan, result: Result) -> None:
                         "generations differ; check the executor")
 
 
-def _all_captured(flight: Flight, result: Result) -> None:
-    """Snapshots of PREFILL rows are in the tree since the launch: each must have been written. They stand behind the
-    conditional ones."""
-    plan = flight.plan
-    missing = np.flatnonzero(~result.written[len(flight.snapshots) :])
-    if len(result.written) != len(plan.snapshots) or len(missing):
-        raise Corrupted(f"step {plan.step}: the executor wrote {int(result.written.sum())} of {len(plan.snapshots)} "
-                        "snapshots, but those of PREFILL rows are not optional; check its `capabilities.capture`")
+def _plausible(plan: Plan, result: Result) -> None:
+    """A result has the plan's shape, and no row commits more than it may. Nothing was booked yet."""
+    most = np.where(plan.kind == Row.PREFILL, plan.sample, plan.length * plan.repeat)
+    n = len(plan.kind)
+    if len(result.accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
+        raise Corrupted(f"the result of step {result.step} has not one entry a row and a snapshot; check the executor")
+    wrong = (result.accepted < 0) | (result.accepted > most)
+    if wrong.any() or int(result.accepted.sum()) != len(result.tokens):
+        raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
+                        f"{result.accepted.tolist()} of at most {most.tolist()}; check the executor")
+    prefill = plan.kind[plan.snapshots[:, 0]] == Row.PREFILL
+    if not result.written[prefill].all():
+        raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
+                        "executor")
 
 
 def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) -> Output | None:
@@ -83,6 +89,7 @@ def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) ->
             reason, job.keep = "host_stop", keep
     if reason is not None:
         job.reason = reason
+        core.cache.log.add("end", job.request.id, job.count, reason)
         close.mark(core, seat, End.FINISH)
     first = last = None
     if len(result.times):

@@ -20,6 +20,7 @@ from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Lanes
+from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
 from k3mem.types import Int32
 
@@ -61,6 +62,7 @@ class Core:
     lanes: Lanes
     capabilities: Capabilities
     clock: Callable[[], float]
+    pins: Pins
     drafter: Drafter | None = None
     window: int = 1
     """Largest VERIFY window (1 + drafts)."""
@@ -92,7 +94,7 @@ class Core:
     blocked: bool = False
     """The last plan's admission stopped at a job that did not fit, or found no lane, and nobody waited as a follower:
     another try changes nothing before some lane ends."""
-    forward: "Forward | None" = None
+    forward: Forward | None = None
     """The executor's fast-forward, where it has one."""
     until: float = math.inf
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""
@@ -111,8 +113,8 @@ class Core:
         return self.shape.page_span
 
     def moves(self, b: Builder, moves: Int32) -> None:
-        """Put one batch of moves into the plan and journal it. Entries handed out in this very plan only change
-        their place: nothing has been written to them yet."""
+        """Put one batch of moves into the plan and journal it. Entries to which nothing has been written yet only
+        change their place."""
         if not len(moves):
             return
         arena = self.cache.arena
@@ -120,7 +122,8 @@ class Core:
         stale = np.zeros(len(moves), np.bool_)
         for kind in (PAGE, STATE):
             of_kind = moves[:, 1] == kind
-            stale[of_kind] = b.is_fresh(kind, arena.ids_at(kind, moves[of_kind, 3]))
+            ids = arena.ids_at(kind, moves[of_kind, 3])
+            stale[of_kind] = b.is_fresh(kind, ids) | np.isin(ids, _unwritten(self, kind))
         real = moves[~stale]
         b.move(real)
         total = int(np.where(real[:, 1] == PAGE, self.shape.page_bytes, self.shape.state_bytes).sum())
@@ -128,6 +131,35 @@ class Core:
         self.metrics.move_count += len(real)
         self.metrics.move_bytes += total
         self.metrics.events["move"] += len(real)
+
+
+def drop_dead_moves(core: Core, b: Builder) -> None:
+    """Take out of the plan the moves of entries that this plan evicted afterwards, whoever has their places now.
+    O(moves)."""
+    dead: set[tuple[int, int]] = set()
+    """(kind, place) whose content, as it stands before the batches looked at already, nobody needs."""
+    known: set[tuple[int, int]] = set()
+    for i in range(len(b.moves) - 1, -1, -1):
+        batch, keep = b.moves[i], np.ones(len(b.moves[i]), np.bool_)
+        for kind in (PAGE, STATE):
+            of_kind = np.flatnonzero(batch[:, 1] == kind)
+            ids = core.cache.arena.ids_at(kind, batch[of_kind, 3])
+            gone = (ids < 0) | b.is_fresh(kind, ids)
+            for j, now_gone in zip(of_kind.tolist(), gone.tolist(), strict=True):
+                source, destination = (kind, int(batch[j, 2])), (kind, int(batch[j, 3]))
+                keep[j] = not (destination in dead if destination in known else now_gone)
+                known |= {source, destination}
+                dead.add(destination)
+                (dead.discard if keep[j] else dead.add)(source)
+        b.moves[i] = batch[keep]
+
+
+def _unwritten(core: Core, kind: int) -> Int32:
+    """Ids taken by earlier plans, to which no launched plan writes: reserved pages, targets held for followers."""
+    seats = core.lanes.taken()
+    if kind == STATE:
+        return np.array([state for seat in seats for state in seat.slots.values()], np.int32)
+    return np.concatenate([np.zeros(0, np.int32), *(s.pages[s.touched : s.page_count] for s in seats)])
 
 
 def _still_there(core: Core, moves: Int32) -> Int32:

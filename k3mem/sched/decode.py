@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from k3mem.pool import ExtraBuffer
-from k3mem.sched import room
+from k3mem.pool import PAGE, ExtraBuffer
+from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
 from k3mem.sched.core import Core
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import NO_STATE, Int32, StateId
+from k3mem.types import Int32
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -72,9 +72,9 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and retract_last(core, b, seat):
+            while got is None and spare.give_one(core):
                 got = room.take(core, b, pages, 0)
-            if got is None and not core.ending and core.lanes.running == 1 and shed(core, seat):
+            while got is None and not core.ending and retract_last(core, seat):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:
@@ -82,11 +82,11 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 break
             give(core, b, seat, got[0])
         keep &= np.array([seat.end is None for seat in seats])
-    touch_decode(core, b, chosen[keep], ends[keep])
+    touch_decode(core, b, chosen[keep], ends[keep], lanes.launched[chosen[keep]])
     return keep
 
 
-def retract_last(core: Core, b: Builder, needy: Seated) -> bool:
+def retract_last(core: Core, needy: Seated) -> bool:
     """Retract the running request of the last rank; False when only `needy` is left. One without rows in flight
     leaves at once, so that its bytes count already."""
     running = [s for s in core.lanes.taken() if s.end is None]
@@ -95,26 +95,6 @@ def retract_last(core: Core, b: Builder, needy: Seated) -> bool:
         return False
     retract(core, victim)
     return True
-
-
-def shed(core: Core, seat: Seated) -> bool:
-    """The last resort of a request that runs alone: it needs one state and gives up all others, the checkpoint that
-    only it stands on included. Steps in flight that read or write them come earlier on the stream. False: it has none.
-    """
-    tree, extra = core.cache.tree, seat.extra
-    states: list[StateId] = []
-    if extra.latest is not None:
-        states.append(extra.donate()[0])
-    if extra.pending is not None and not core.lanes.inflight[seat.lane]:
-        states.append(extra.missed())
-    info = tree.info(seat.node)
-    if info.state != NO_STATE and info.lock == 1:
-        states.append(tree.take(seat.node))
-        core.metrics.evicted += 1
-    if states:
-        core.cache.arena.free_states(np.array(states, np.int32))
-        core.metrics.events["victim"] += len(states)
-    return bool(states)
 
 
 def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
@@ -135,14 +115,16 @@ def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
     b.journal.append(back)
 
 
-def touch_decode(core: Core, b: Builder, chosen: Int32, ends: Int32) -> None:
-    """Zero the pages that these rows are the first to write."""
+def touch_decode(core: Core, b: Builder, chosen: Int32, ends: Int32, starts: Int32 | None = None) -> None:
+    """Zero the pages that these rows are the first to write. With `starts`, single rows [start, end): a page inside is
+    overwritten whole (a row of a lane that has ended writes nothing, but nobody reads that lane's pages any more)."""
     span = core.span
     last = (ends - 1) // span
     fresh = core.lanes.touched[chosen] <= last
     for i in np.flatnonzero(fresh).tolist():
         seat = core.lanes.seat(int(chosen[i]))
-        touch(core, b, seat, int(last[i]) + 1)
+        whole = (0, 0) if starts is None else (-(-int(starts[i]) // span), int(ends[i]) // span)
+        touch(core, b, seat, int(last[i]) + 1, whole)
 
 
 def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int] = (0, 0)) -> None:
@@ -156,6 +138,7 @@ def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int]
     index = index[(index < whole[0]) | (index >= whole[1])]
     if len(index):
         b.zero_pages.append(seat.pages[index])
+    b.fresh[PAGE].append(seat.pages[before:end].copy())
     set_touched(core, seat, end)
     b.journal.append(lambda: set_touched(core, seat, before))
 

@@ -9,6 +9,7 @@ from k3mem.plan import PAGE, STATE, Plan
 from k3mem.request import Output
 from k3mem.sched import close
 from k3mem.sched.core import Core, Flight
+from k3mem.sched.decode import set_touched
 from k3mem.sched.job import End, Seated
 from k3mem.types import Bool, Int32
 
@@ -25,15 +26,20 @@ def fail(core: Core, failed: list[Flight], effect: Effect, first_step: int) -> N
     core.failures += 1
     core.resync = True
     core.metrics.failures += 1
+    core.cache.log.failed(first_step)
+    core.cache.log.add("failure", detail=effect.value)
     for flight in failed:
         core.lanes.inflight[flight.plan.lane] -= 1
     rows, states = _damage(core, failed, effect)
     gone = core.cache.tree.drop(0 if effect == Effect.CONTENTS_LOST else first_step, rows, states)
     hit = {int(lane) for flight in failed for lane in flight.plan.lane}
     hit |= {seat.lane for flight in failed for seat in flight.plan.seats}
+    core.pins.give_way()
     for seat in core.lanes.taken():
         if effect == Effect.CONTENTS_LOST or seat.lane in hit or _stands_on(core, seat, rows, states):
-            _requeue(core, seat)
+            requeue(core, seat)
+        else:
+            _forget_damage(core, seat, rows, states)
     core.cache.give_back(gone)
     give_up(core)
 
@@ -116,7 +122,17 @@ def _stands_on(core: Core, seat: Seated, rows: Int32, states: Bool) -> bool:
     return lost or bool(states[seat.state]) or bool((rows[pages] < core.span).any())
 
 
-def _requeue(core: Core, seat: Seated) -> None:
+def _forget_damage(core: Core, seat: Seated, rows: Int32, states: Bool) -> None:
+    """What a surviving seat holds beside what it stands on: pages handed to the device for rows still to come are
+    zeroed again, a damaged snapshot is dropped."""
+    used = -(-int(core.lanes.launched[seat.lane]) // core.span)
+    if (rows[seat.pages[used : seat.touched]] < INTACT).any():
+        set_touched(core, seat, max(used, seat.owned))
+    if seat.extra.latest is not None and states[seat.extra.latest]:
+        core.cache.arena.free_states(np.array([seat.extra.donate()[0]], np.int32))
+
+
+def requeue(core: Core, seat: Seated) -> None:
     """Leave the lane without publishing anything; the job, if it has not ended, starts again from what is left."""
     job = seat.job
     close.release(core, seat)

@@ -12,7 +12,6 @@ from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Phase
 from k3mem.types import Int32
 
-
 MAX_SLOTS = 2
 """Targets that one leader holds for its followers: what a request owns is bounded at any length."""
 
@@ -24,15 +23,27 @@ def should_wait(core: Core, b: Builder, job: Job, tokens: Int32, found: Match) -
     most = -(-len(tokens) // core.policy.token_budget)
     if job.waits >= most or not core.policy.caching:
         return False
-    for leader in core.lanes.taken():
-        if core.lanes.phase[leader.lane] != Phase.PREFILL or leader.job.scope != job.scope:
+    for leader in core.lanes.in_phase(Phase.PREFILL):
+        if leader.job.scope != job.scope:
             continue
         if _meeting(core, b, leader, tokens, found) is not None:
             leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)
             core.metrics.followers += job.waits == 0
             job.waits += 1
+            b.journal.append(lambda: _unwait(job))
             return True
     return False
+
+
+def forget_loans(core: Core) -> None:
+    """Take back what followers lent: they are about to be judged again. Rows planned before that still see the loans
+    of the last judgement."""
+    for seat in core.lanes.taken():
+        seat.lent = None
+
+
+def _unwait(job: Job) -> None:
+    job.waits -= 1
 
 
 def _meeting(core: Core, b: Builder, leader: Seated, tokens: Int32, found: Match) -> int | None:

@@ -9,9 +9,11 @@ import numpy as np
 from k3mem.plan import Plan, Row
 from k3mem.pool import Fit
 from k3mem.sched import decode, room
+from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
 from k3mem.sched.lanes import Phase
+from k3mem.types import Int32, Int64
 
 MOST = 1 << 14
 """Steps that one plan may stand for."""
@@ -43,16 +45,23 @@ def _uniform(core: Core, b: Builder) -> bool:
     lanes = core.lanes
     if b.prefill or b.admitted or b.drafts or b.snapshots or not len(b.lanes) or core.drafter is not None:
         return False
-    if core.timed or core.resync or core.ending or decode.decode_anchor(core, 0) is not None:
+    if core.timed or core.resync or core.ending or decode_anchor(core, 0) is not None:
         return False
     if any(flight.ends_lane for flight in core.flights):
         return False
-    if core.queue and not core.blocked:
+    if core.queue and (not core.blocked or b.moves):  # moves may let the head of the queue in
+        return False
+    if core.policy.eager and _has_holes(core):
         return False
     decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
     if decoding != len(b.lanes) or lanes.running != decoding:
         return False
     return all(lanes.seat(lane).job.request.stop is None for lane in b.lanes.tolist())
+
+
+def _has_holes(core: Core) -> bool:
+    usage = core.cache.arena.usage()
+    return bool(usage.hole_pages or usage.hole_states)
 
 
 def _sketch(core: Core, b: Builder) -> Plan:
@@ -85,7 +94,7 @@ def _cover(core: Core, b: Builder, steps: int) -> int:
     return steps
 
 
-def _boundaries(core: Core, b: Builder, pages: np.ndarray, free: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _boundaries(core: Core, b: Builder, pages: Int32, free: Int32) -> Int64:
     """Row index of each page to take, by the step that needs it, then by rank."""
     ranks = np.empty(len(pages), np.int64)
     order = sorted(range(len(pages)), key=lambda i: core.lanes.seat(int(b.lanes[i])).rank)
@@ -93,4 +102,5 @@ def _boundaries(core: Core, b: Builder, pages: np.ndarray, free: np.ndarray) -> 
     rows = np.repeat(np.arange(len(pages)), pages)
     nth = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
     when = free[rows] + nth * core.span
-    return rows[np.lexsort((ranks[rows], when))]
+    out: Int64 = rows[np.lexsort((ranks[rows], when))]
+    return out

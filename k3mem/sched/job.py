@@ -78,13 +78,15 @@ class Seated:
     owned: int
     touched: int
     """Pages below this index hold nothing of earlier tenants: zeroed, copied or written whole."""
+    prefilled: int
+    """Absorbed depth after its launched prefill rows; `target` from then on."""
     anchors: dict[int, Kind] = field(default_factory=dict)
     """Depths at which prefill should leave a checkpoint."""
     slots: dict[int, StateId] = field(default_factory=dict)
     """Targets already taken for anchors that followers wait for."""
     extra: ExtraBuffer = field(default_factory=ExtraBuffer)
     lent: Rank | None = None
-    """Best rank among the followers of this seat, at this plan."""
+    """Best rank among the followers of this seat, when they were last judged."""
     end: End | None = None
     last_step: int = 0
     """Last launched step with a row of this seat."""

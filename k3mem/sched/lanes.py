@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import numpy as np
 
 from k3mem.errors import Corrupted
@@ -11,7 +9,9 @@ from k3mem.sched.job import Seated
 from k3mem.types import Lane
 
 
-class Phase(IntEnum):
+class Phase:
+    """What a lane does. Plain ints: arrays of them are compared at every step."""
+
     FREE = 0
     PREFILL = 1
     DECODE = 2
@@ -53,7 +53,7 @@ class Lanes:
         self.running += 1
         return Lane(lane)
 
-    def sit(self, seat: Seated, phase: Phase, launched: int, covered: int) -> None:
+    def sit(self, seat: Seated, phase: int, launched: int, covered: int) -> None:
         lane = seat.lane
         self.seats[lane] = seat
         self.phase[lane] = phase
@@ -76,6 +76,10 @@ class Lanes:
         if seat is None:
             raise Corrupted(f"lane {lane} has no tenant; report this with the engine's recent plans")
         return seat
+
+    def in_phase(self, phase: int) -> list[Seated]:
+        """Tenants of all lanes in a phase. O(lanes)."""
+        return [self.seat(lane) for lane in np.flatnonzero(self.phase == phase).tolist()]
 
     def taken(self) -> list[Seated]:
         return [seat for seat in self.seats if seat is not None]

@@ -20,7 +20,7 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     b.journal.clear()
     core.deltas.clear()
     core.resync = False
-    core.step = plan.step + plan.repeat - 1
+    core.step = core.cache.log.step = plan.step + plan.repeat - 1
     metrics.steps += plan.repeat
     metrics.overlapped += plan.repeat if core.flights else plan.repeat - 1 if core.policy.steps_in_flight else 0
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
@@ -32,11 +32,11 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     for row in b.prefill:
         lane = row.seat.lane
         row.seat.last_step = plan.step
-        lanes.launched[lane] = row.end
+        lanes.launched[lane] = row.seat.prefilled = row.end
         if row.samples and row.seat.end is None:
             lanes.phase[lane] = Phase.DECODE
-    _publish(core, b, plan.step)
     _count(core, b)
+    _publish(core, b, plan.step)
     core.flights.append(flight)
     return flight
 
@@ -74,6 +74,7 @@ def _count(core: Core, b: Builder) -> None:
         hit = seat.job.hit
         assert hit is not None
         metrics.events["admit"] += 1
+        core.cache.log.add("admit", seat.job.request.id, seat.node_depth)
         if not first:
             metrics.resumed_tokens += seat.target - seat.node_depth
             continue

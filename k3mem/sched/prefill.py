@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from k3mem.radix import Kind
 from k3mem.sched import anchors, room
 from k3mem.sched.builder import Builder, PrefillRow
@@ -21,9 +23,12 @@ def budget_left(core: Core, b: Builder) -> int:
     return core.policy.token_budget - used
 
 
-def add_rows(core: Core, b: Builder) -> None:
-    """A chunk for every running prompt, best ranks first, while the budget lasts."""
-    waiting = [s for s in core.lanes.taken() if core.lanes.phase[s.lane] == Phase.PREFILL]
+def add_rows(core: Core, b: Builder, least: int | None = None) -> None:
+    """A chunk for every running prompt that has none in this plan yet, best ranks first, while the budget lasts.
+    `least`: only for ranks that start with it or with less (a priority, negated)."""
+    served = {row.seat.lane for row in b.prefill}
+    waiting = [s for s in core.lanes.in_phase(Phase.PREFILL)
+               if s.lane not in served and (least is None or s.rank[0] <= least)]
     for seat in sorted(waiting, key=lambda s: s.rank):
         if not add_chunk(core, b, seat):
             break
@@ -69,7 +74,7 @@ def add_targets(core: Core, b: Builder) -> None:
         seat = row.seat
         target = seat.slots.pop(depth, None)
         if target is not None:
-            b.journal.append(lambda s=seat, d=depth, t=target: s.slots.__setitem__(d, t))
+            b.journal.append(partial(seat.slots.__setitem__, depth, target))
         else:
             target = room.take_state(core, b, CHEAP if kind in MINOR else ALL)
         if target is None:

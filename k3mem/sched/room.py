@@ -7,7 +7,7 @@ from enum import IntEnum
 from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
-from k3mem.types import NO_STATE, Int32, StateId
+from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, StateId
 
 
 class Evict(IntEnum):
@@ -46,11 +46,13 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
     return page_ids, state_ids
 
 
-def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL) -> bool:
-    """Whether the demand can be allocated right now, after evictions and moves."""
+def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL,
+              node: NodeId = NO_NODE) -> bool:
+    """Whether the demand can be allocated right now, after evictions and moves. `node`: what a request would resume
+    from, and keeps beside the demand."""
     cache, arena = core.cache, core.cache.arena
     fit = arena.fits(pages, states)
-    if fit == Fit.NO and evict != Evict.NOTHING and not hopeless(core, b, pages, states):
+    if fit == Fit.NO and evict != Evict.NOTHING and not hopeless(core, b, pages, states, node):
         fit = cache.room(pages, states) if evict == Evict.ALL else cache.cheap_room(pages, states)
     if fit == Fit.MOVES and core.move_left > 0:
         core.moves(b, arena.make_room(pages, states, core.move_left))
@@ -58,20 +60,27 @@ def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Ev
     return fit == Fit.NOW
 
 
-def hopeless(core: Core, b: Builder, pages: int, states: int) -> bool:
+def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> bool:
     """Whether a demand would not fit even if everything went that no running request needs: then nothing of the cache
     should go for it. What stays is bounded from below by the lanes' own pages and states, the checkpoints they stand
-    on, and of the pages they share the longest path under each first page. O(lanes + rows)."""
+    on, and of the pages they share the longest path under each first page. O(lanes + rows + pages of `node`)."""
     tree, shared = core.cache.tree, dict[int, int]()
     seats = core.lanes.taken()
+    nodes = {seat.node for seat in seats}
+    paths = [(seat.pages, seat.owned) for seat in seats]
+    if node != NO_NODE:
+        nodes.add(node)
+        own = tree.pages(node)
+        paths.append((own, len(own)))
+    for held, count in paths:
+        if count:
+            first = int(held[0])
+            shared[first] = max(shared.get(first, 0), count)
     for seat in seats:
         pages += seat.page_count - seat.owned
         states += (seat.state != NO_STATE) + len(seat.slots)
         states += (seat.extra.latest is not None) + (seat.extra.pending is not None)
-        if seat.owned:
-            first = int(seat.pages[0])
-            shared[first] = max(shared.get(first, 0), seat.owned)
-    states += sum(tree.info(node).state != NO_STATE for node in {seat.node for seat in seats})
+    states += sum(tree.info(n).state != NO_STATE for n in nodes)
     states += sum(len(row.targets) for row in b.prefill)
     return not core.cache.arena.capacity_for(pages + sum(shared.values()), states)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
+from collections.abc import Callable, Hashable
 
 from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, UnknownRequest
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
 from k3mem.request import Output, Request, RequestId
-from k3mem.sched import admit, close, commit, decode, failure, forward, launch, prefill
+from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
-from k3mem.sched.core import Core, Drafter, Flight
+from k3mem.sched.core import Core, Drafter, Flight, drop_dead_moves
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
+from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
 from k3mem.types import Int32
 
@@ -28,7 +27,8 @@ class Scheduler:
                  clock: Callable[[], float], drafter: Drafter | None = None, window: int = 1) -> None:
         scratch = policy.max_running * window * shape.record_bytes if drafter is not None else 0
         cache = Cache(shape, policy, capacity_bytes, scratch)
-        self.core = Core(shape, policy, cache, Lanes(policy.max_running), capabilities, clock, drafter, window)
+        self.core = Core(shape, policy, cache, Lanes(policy.max_running), capabilities, clock, Pins(cache), drafter,
+                         window)
 
     # -- requests
 
@@ -54,6 +54,7 @@ class Scheduler:
         core.jobs[request.id] = job
         core.queue.add(job)
         core.metrics.events["submit"] += 1
+        core.cache.log.add("submit", request.id, len(tokens))
 
     def abort(self, request_id: RequestId, reason: str = "abort") -> None:
         """End a request at the next plan; a row already launched is a counted overrun. Raises UnknownRequest."""
@@ -64,6 +65,7 @@ class Scheduler:
         job.reason = reason
         core.metrics.aborts += 1
         core.metrics.events["abort"] += 1
+        core.cache.log.add("end", request_id, detail=reason)
         core.outputs.append(Output(request_id, [], True, reason))
         if job in core.queue:
             core.queue.remove(job)
@@ -97,17 +99,16 @@ class Scheduler:
             return None
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
+        b.journal.append(core.metrics.mark())
         if core.resync:
             self._reseat(b)
         else:
             b.lane_pages += [(s.lane, i, p) for s, i, p in core.deltas if core.lanes.seats[s.lane] is s]
-        for seat in core.lanes.taken():
-            seat.lent = None
         if core.policy.eager:
             core.moves(b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
-        prefill.add_rows(core, b)
         admit.admit(core, b)
+        prefill.add_rows(core, b)
         prefill.add_targets(core, b)
         decode.add_snapshots(core, b)
         forward.extend(core, b)
@@ -119,6 +120,8 @@ class Scheduler:
 
     def _finish(self, b: Builder) -> Plan:
         core, arena = self.core, self.core.cache.arena
+        core.stalls = 0
+        drop_dead_moves(core, b)
         page_table, state_table = arena.drain()
         b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
         if core.resync:
@@ -132,7 +135,8 @@ class Scheduler:
         return launch.launched(self.core, b, plan, ticket)
 
     def cancel(self, plan: Plan) -> None:
-        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone."""
+        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone and that retracted
+        requests wait."""
         b = self._open(plan)
         b.undo()
         self.core.open = None
@@ -149,8 +153,11 @@ class Scheduler:
     def commit(self, flight: Flight, result: Result) -> list[Output]:
         """Book the oldest flight's result."""
         self._oldest(flight)
+        if self.core.open is not None:
+            raise RuntimeError(f"plan {self.core.open.step} is open: launch() or cancel() it before committing")
         out = commit.commit(self.core, flight, result)
         self.core.flights.popleft()
+        self.core.cache.log.committed(flight.plan.step + flight.plan.repeat - 1)
         return out
 
     def fail(self, flight: Flight, effect: Effect) -> None:
@@ -164,7 +171,46 @@ class Scheduler:
         core.flights.clear()
         failure.fail(core, failed, effect, flight.plan.step)
 
+    # -- the whole cache
+
+    def pin(self, session: Hashable, ttl: float) -> None:
+        """Keep a session's newest checkpoint for `ttl` seconds."""
+        self.core.timed = True
+        self.core.pins.pin(session, self.core.clock() + ttl)
+
+    def flush(self) -> None:
+        """Drop all that nobody uses, ghosts included. Raises RuntimeError while a plan is open."""
+        core = self.core
+        self._closed("flush")
+        core.pins.give_way()
+        core.cache.give_back(core.cache.tree.flush())
+        core.cache.log.add("flush")
+
+    def empty(self, capacity_bytes: int | None = None) -> None:
+        """All contents are gone; running jobs start again from the queue. With `capacity_bytes`, in an arena of that
+        size. Raises RuntimeError while a plan is open or a step is in flight, RequestTooLarge if a job in flight
+        would not fit, InvalidShape if nothing would; nothing has changed then."""
+        core = self.core
+        self._closed("resize, sleep and wake")
+        if core.flights:
+            raise RuntimeError(f"{len(core.flights)} steps are in flight: commit them first")
+        if capacity_bytes is not None:
+            probe = Cache(core.shape, core.policy, capacity_bytes, core.cache.arena.scratch_bytes)
+            for job in core.jobs.values():
+                if not probe.arena.capacity_for(-(-job.limit // core.span), 1):
+                    raise RequestTooLarge(f"request {job.request.id!r} would not fit {capacity_bytes} bytes: abort it "
+                                          "first, or keep more")
+        core.pins.give_way()
+        for seat in core.lanes.taken():
+            failure.requeue(core, seat)
+        core.cache.empty(capacity_bytes)
+        core.resync = True
+
     # -- helpers
+
+    def _closed(self, what: str) -> None:
+        if self.core.open is not None:
+            raise RuntimeError(f"plan {self.core.open.step} is open: launch() or cancel() it before {what}")
 
     def _open(self, plan: Plan) -> Builder:
         b = self.core.open
@@ -177,11 +223,12 @@ class Scheduler:
             raise RuntimeError(f"step {flight.plan.step} is not the oldest in flight: commit in launch order")
 
     def _expire(self) -> None:
-        """End requests past their deadline."""
+        """End requests past their deadline, and pins past their time."""
         core = self.core
         if not core.timed:
             return
         now = core.clock()
+        core.pins.expire(now)
         for job in list(core.jobs.values()):
             deadline = job.request.deadline
             if deadline is not None and deadline <= now and job.reason is None:
@@ -201,8 +248,8 @@ class Scheduler:
         elif core.cache.arena.leases:
             core.waits_for = "leases"
         else:
-            core.stalls += 1
             core.waits_for = "memory"
+            core.stalls = 0 if core.pins.give_way() else core.stalls + 1
             if core.stalls > 1:
                 raise Corrupted(f"{len(core.queue)} requests wait, {core.lanes.running} run, nothing is in flight and "
                                 "no row can be planned; report this with engine.stats()")
@@ -224,39 +271,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Every invariant of cache, lanes and their meeting. Raises Corrupted. O(everything)."""
-        core = self.core
-        core.cache.check()
-        core.lanes.check()
-        _check_owners(core)
-
-
-def _check_owners(core: Core) -> None:
-    """Every live page and state has an owner, and no state has two."""
-    arena, tree = core.cache.arena, core.cache.tree
-    seats = core.lanes.taken()
-    usage = arena.usage()
-    owned = np.concatenate([np.zeros(0, np.int32), *(s.pages[s.owned : s.page_count] for s in seats)])
-    refs = tree.page_refs(arena.page_id_end) + np.bincount(owned, minlength=arena.page_id_end)
-    held = arena.page_refs()
-    wrong = np.flatnonzero(refs[1:] != held[1 : len(refs)]) + 1
-    if len(wrong):
-        page = int(wrong[0])
-        raise Corrupted(f"page {page} has {held[page]} references, but its owners hold {refs[page]}")
-    states = [int(s.state) for s in seats if s.state >= 0]
-    states += [int(t) for s in seats for t in s.slots.values()]
-    states += [int(t) for s in seats for t in (s.extra.latest, s.extra.pending) if t is not None]
-    if core.open is not None:
-        states += [int(t) for r in core.open.prefill for _, t, _ in r.targets]
-    held_states = tree.walk().state
-    states += held_states[held_states >= 0].tolist()
-    if len(set(states)) != len(states):
-        twice = next(s for s in states if states.count(s) > 1)
-        raise Corrupted(f"state {twice} has two owners")
-    if len(states) != usage.live_states:
-        raise Corrupted(f"{usage.live_states} states are live, but {len(states)} have an owner")
-    for seat in seats:
-        if tree.info(seat.node).lock < 1:
-            raise Corrupted(f"lane {seat.lane} stands on node {seat.node} without a lock")
+        check.check(self.core)
 
 
 __all__ = ["Job", "Scheduler"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from k3mem.policy import Policy
-from k3mem.sched import decode
+from k3mem.sched import spare
 from tests.cases import plant
 from tests.cases.helpers import HUGE, Scene, Script, cached, diverge, text, what_is_wrong
 
@@ -82,7 +82,7 @@ def test_what_fits_alone_runs_alone(policy: Policy, window: int) -> None:
 
 
 def test_a_request_that_pins_its_own_checkpoint_fails() -> None:
-    with plant.patched(decode, "shed", lambda old: lambda core, seat: False):
+    with plant.patched(spare, "give_one", lambda old: lambda core: False):
         assert what_is_wrong(lambda: alone(*ALONE[0]))
 
 

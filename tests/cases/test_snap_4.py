@@ -40,7 +40,7 @@ def test_a_target_that_was_never_filled_fails() -> None:
 
 def test_a_target_that_was_not_written_stops_the_engine() -> None:
     with plant.all_of(plant.capture_ignored(), plant.interior_never_filled(admitted=True)):
-        assert "Corrupted: step 1: the executor wrote 0 of 1 snapshots" in what_is_wrong(scenario)
+        assert "Corrupted: step 1 did not write a prefill snapshot" in what_is_wrong(scenario)
 
 
 def test_ignoring_the_profile_fails_by_itself() -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from k3mem.metrics import Metrics
+from k3mem.radix import Kind
 from k3mem.replay import report
-from k3mem.replay.metrics import Collector
+from k3mem.replay.metrics import Times, memory_stats
 from k3mem.replay.options import BadOption, ReplayOptions
 
 
@@ -102,46 +104,42 @@ def test_gap_closed() -> None:
     assert report.gap_closed(0.6, 0.5, 0.5) is None
 
 
-def collected() -> Collector:
-    c = Collector()
-    c.on_submit("a", 1.0, 100)
-    c.on_queue(1.0, 0, 1)
-    c.on_admit("a", 64, causes={"never_seen": 35, "last_token": 1}, kind="answer_end", unavoidable=30)
-    c.on_queue(1.0, 1, 0)
-    c.on_queue(1.5, 1, 0)
-    c.on_step(overlapped=False)
-    c.on_step(overlapped=True, count=3)
-    c.on_first_token("a", 3.0)
-    c.on_tokens("a", 1)
-    c.on_retract("a")
-    c.on_admit("a", 64, tokens=101)
-    c.on_first_token("a", 4.0)
-    c.on_tokens("a", 4)
-    c.on_finish("a", 5.0)
-    c.on_submit("b", 2.0, 50)
-    c.on_admit("b", 0, causes={"never_seen": 50}, unavoidable=50)
-    c.on_first_token("b", 6.0)
-    c.on_tokens("b", 1)
-    c.on_finish("b", 6.0)
-    c.on_submit("c", 2.5, 10**9)
-    c.on_reject("c")
-    c.on_checkpoint("prompt_end", 2)
-    c.on_evict(used=False)
-    c.on_evict(used=True)
-    c.on_moves(3, 300)
-    return c
+def counted() -> Metrics:
+    m = Metrics(requests=2, input_tokens=150, hit_tokens=64, hits=1, consumed=1, output_tokens=6, evicted_unused=1,
+                move_count=3, move_bytes=300, retractions=1, rejected=1, resumed_tokens=37, steps=4, overlapped=3,
+                peak_running=1)
+    m.hits_by_kind[Kind.ANSWER_END] = 1
+    m.causes.update({"never_seen": 85, "last_token": 1})
+    m.created["prompt_end"] = 2
+    return m
 
 
-def test_collector_follows_the_definitions() -> None:
-    got = report.build(collected().stats() | {"cost": {"name": "n", "hash": "h"}})
+def timed() -> Times:
+    t = Times()
+    t.on_submit("a", 1.0)
+    t.on_queue(1.0, 0, 1)
+    t.on_queue(1.0, 1, 0)
+    t.on_queue(1.5, 1, 0)
+    t.on_tokens("a", 1, 3.0)
+    t.on_tokens("a", 4, 4.0)
+    t.on_finish("a", 5.0)
+    t.on_submit("b", 2.0)
+    t.on_tokens("b", 1, 6.0)
+    t.on_finish("b", 6.0)
+    return t
+
+
+def test_counters_and_times_follow_the_definitions() -> None:
+    got = report.build(memory_stats(counted()) | timed().stats() | {"cost": {"name": "n", "hash": "h"}})
     assert (got["requests"], got["rejected"], got["retractions"]) == (2, 1, 1)
     assert (got["input_tokens"], got["hit_tokens"], got["again_tokens"], got["output_tokens"]) == (150, 64, 37, 6)
-    assert got["unavoidable_tokens"] == 80
+    assert (got["unavoidable_tokens"], got["amplification"]) == (85, 86 / 85)
     assert got["ttft"]["count"] == got["latency"]["count"] == 2
     assert (got["ttft"]["min"], got["ttft"]["max"]) == (2.0, 4.0)
     assert (got["latency"]["min"], got["latency"]["max"]) == (4.0, 4.0)
     assert (got["itl"]["count"], got["itl"]["mean"]) == (1, 0.5)
-    assert got["checkpoints"] == {"created": {"prompt_end": 2}, "consumed": 1, "evicted_unused": 1}
+    assert got["checkpoints"]["created"] == {"prompt_end": 2}
+    assert (got["checkpoints"]["consumed"], got["checkpoints"]["evicted_unused"]) == (1, 1)
     assert got["moves"] == {"count": 3, "bytes": 300}
     assert (got["overlapped_share"], got["answer_end_hit_share"], got["peak_running"]) == (0.75, 1.0, 1)
     assert (got["virtual_seconds"], got["requests_per_second"]) == (5.0, 0.4)
@@ -154,18 +152,16 @@ def test_collector_follows_the_definitions() -> None:
 
 
 def test_queue_keeps_changes_only() -> None:
-    c = collected()
-    assert c.queue_t.tolist() == [1.0]
-    assert (c.queue_running.tolist(), c.queue_waiting.tolist()) == ([1], [0])
+    t = timed()
+    assert t.queue_t.tolist() == [1.0]
+    assert (t.queue_running.tolist(), t.queue_waiting.tolist()) == ([1], [0])
 
 
-def test_collector_refuses_a_request_twice() -> None:
-    c = Collector()
-    c.on_submit(1, 0.0, 5)
+def test_times_refuse_a_request_twice() -> None:
+    t = Times()
+    t.on_submit(1, 0.0)
     with pytest.raises(ValueError, match="already open"):
-        c.on_submit(1, 0.0, 5)
-    with pytest.raises(ValueError, match="not open"):
-        c.on_retract(2)
+        t.on_submit(1, 0.0)
 
 
 @pytest.mark.parametrize(
