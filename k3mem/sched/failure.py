@@ -67,6 +67,10 @@ def _damage(core: Core, failed: list[Flight], effect: Effect) -> tuple[Int32, Bo
     arena = core.cache.arena
     rows = np.full(arena.page_id_end, 0 if effect == Effect.CONTENTS_LOST else INTACT, np.int32)
     states = np.full(arena.state_id_end, effect == Effect.CONTENTS_LOST, np.bool_)
+    stood: dict[int, int] = {}
+    for flight in failed:
+        for lane, start in zip(flight.plan.lane.tolist(), flight.plan.start.tolist(), strict=True):
+            stood[lane] = min(start, stood.get(lane, start))
     for flight in failed:
         plan = flight.plan
         _damage_moves(core, plan, rows, states)
@@ -81,7 +85,7 @@ def _damage(core: Core, failed: list[Flight], effect: Effect) -> tuple[Int32, Bo
                 rows[pages[0]] = min(int(rows[pages[0]]), first)
         for lane, start, window in zip(
                 flight.decode_lanes.tolist(), plan.start.tolist(), flight.windows.tolist(), strict=False):
-            _damage_decode(core, core.lanes.seat(lane), start, window * plan.repeat, rows)
+            _damage_decode(core, core.lanes.seat(lane), stood[lane], start + window * plan.repeat, rows)
         for lane in plan.lane.tolist():
             state = core.lanes.seat(lane).state
             if state >= 0:
@@ -89,13 +93,11 @@ def _damage(core: Core, failed: list[Flight], effect: Effect) -> tuple[Int32, Bo
     return rows, states
 
 
-def _damage_decode(core: Core, seat: Seated, start: int, count: int, rows: Int32) -> None:
+def _damage_decode(core: Core, seat: Seated, low: int, end: int, rows: Int32) -> None:
+    """A decode or verify row writes where the device stands. After an earlier failed step that may be as far up as
+    that step's own start (`low`), on whatever pages the list names there."""
     span = core.span
-    low = start - sum(  # earlier failed verify rows may have accepted less: the row may have begun further up
-        int(w) for f in core.flights for lane, w in zip(f.decode_lanes.tolist(), f.windows.tolist(), strict=True)
-        if lane == seat.lane and w > 1)
-    low = max(low, 0)
-    for index in range(low // span, min(-(-(start + count) // span), seat.page_count)):
+    for index in range(low // span, min(-(-end // span), seat.page_count)):
         page = seat.pages[index]
         rows[page] = min(int(rows[page]), max(0, low - index * span))
 
