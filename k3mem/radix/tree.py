@@ -223,6 +223,13 @@ class Tree:
             bool(i.superseded), bool(i.is_tail), bool(i.had_state), i.kv_stamp, i.scope,
         )
 
+    def state(self, node: NodeId) -> StateId:
+        """State of a node's checkpoint, -1 without one. O(1)."""
+        found = lib.k3_tree_state(self._t, node)
+        if found < NO_STATE:
+            self._fail(found, f"state of node {node}")
+        return StateId(found)
+
     def counters(self) -> Counters:
         """Sizes of the tree. O(1)."""
         c = self._count

@@ -6,7 +6,7 @@ import numpy as np
 
 from k3mem.executor import Ticket
 from k3mem.plan import Plan
-from k3mem.sched import close
+from k3mem.sched import close, moves
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.lanes import Phase
@@ -23,6 +23,10 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     core.step = core.cache.log.step = plan.step + plan.repeat - 1
     metrics.steps += plan.repeat
     metrics.overlapped += plan.repeat if core.flights else plan.repeat - 1 if core.policy.steps_in_flight else 0
+    if len(plan.moves):
+        metrics.move_count += len(plan.moves)
+        metrics.move_bytes += moves.bytes_of(core, plan.moves)
+        metrics.events["move"] += len(plan.moves)
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
     flight = Flight(plan, ticket, b.lanes, b.windows, b.prefill, b.snapshots, _written(core, b), _ends_lane(core, b))
     lanes.inflight[plan.lane] += 1
