@@ -96,13 +96,13 @@ def _from_nothing(core: Core, job: Job, found: Match) -> Match:
 
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need + _headroom(core), 1, node=found.node):
+    if room.make_room(core, b, need, 1, node=found.node):
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
     if found.state == NO_STATE or tree.info(found.node).lock > 1:
         return None
-    if not room.make_room(core, b, need + _headroom(core), 0, node=found.node):
+    if not room.make_room(core, b, need, 0, node=found.node):
         return None
     got = room.take(core, b, need, 0)
     if got is None:
@@ -119,11 +119,6 @@ def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, St
 
 def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kind, stamp: int) -> None:
     core.cache.tree.publish(node, tokens, len(tokens), core.cache.tree.pages(node), state, kind, stamp)
-
-
-def _headroom(core: Core) -> int:
-    """Pages kept free for those who run already, so that an admission does not turn into a retraction at once."""
-    return core.lanes.running
 
 
 def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:
