@@ -146,6 +146,12 @@ class Cache:
             self.log.add("evict", depth=victim.depth, detail=victim.kind.name.lower())
         self.metrics.events["victim"] += 1
 
+    def let_go(self, node: NodeId) -> None:
+        """Take a checkpoint out of the tree, locked or not, and free its state; its KV stays. Counted like an eviction.
+        Raises Corrupted where there is none. O(log n)."""
+        info = self.tree.info(node)
+        self.discard(Evicted(node, info.kind, self.tree.take(node), EMPTY, 0, info.unused, info.depth))
+
     def give_back(self, gone: Dropped) -> None:
         """Free what left the tree in bulk (a failed step, a flush)."""
         self.arena.free_pages(gone.pages)
