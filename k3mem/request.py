@@ -15,8 +15,10 @@ from k3mem.types import Int32
 
 RequestId = Hashable
 HostStop = Callable[[Int32], "int | None"]
-"""Called with a request's output tokens after each commit; returns how many of them to keep when the request is to
-end (a stop string was found), else None. Only the host can see such a stop, so a row launched meanwhile overruns."""
+"""Called with a request's output tokens (a read-only view) at each commit; returns how many of them to keep, 0 to all,
+when the request is to end (a stop string was found), else None. Only the host can see such a stop, so a row launched
+meanwhile overruns. One that raises, or returns anything else, ends its request with reason `failed`; the request's
+`end` event says why."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -111,7 +113,8 @@ class Output(msgspec.Struct, frozen=True):
     """Tokens committed by one step, stop id included."""
     finished: bool = False
     reason: str | None = None
-    """`stop`, `length`, `host_stop`, `abort`, `deadline` or `failed` when finished."""
+    """`stop`, `length`, `host_stop`, `abort`, `deadline` or `failed` (the executor, or the request's own stop function)
+    when finished."""
     keep: int | None = None
     """With `host_stop`: how many of *all* output tokens the caller's stop function kept."""
     first_time: float | None = None

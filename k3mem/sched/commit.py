@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from k3mem.errors import Corrupted
@@ -16,14 +18,25 @@ from k3mem.types import Int32
 REASONS = {Done.STOP: "stop", Done.LENGTH: "length"}
 
 
+class Stop(NamedTuple):
+    """A request's stop function ends it."""
+
+    keep: int | None
+    reason: str
+    detail: str
+    """For the event log."""
+
+
 def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     """Book a step's result; what each request got. O(rows + snapshots).
 
-    Order: tokens first (a snapshot's path needs them), then snapshots that were written, then lanes that end.
+    Order: the callers' stop functions, whatever they do, before anything is booked; then tokens (a snapshot's path
+    needs them), snapshots that were written, lanes that end.
     """
     plan, lanes = flight.plan, core.lanes
     _same_step(plan, result)
     _plausible(plan, result)
+    stops = _ask_stops(core, plan, result)
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
@@ -35,7 +48,7 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
                strict=True)
     for lane, samples, accepted, done, end in rows:
         if accepted:
-            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, result)
+            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, stops.get(lane), result)
             if out is not None:
                 outputs.append(out)
         elif samples:
@@ -74,7 +87,34 @@ def _plausible(plan: Plan, result: Result) -> None:
                         "executor")
 
 
-def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) -> Output | None:
+def _ask_stops(core: Core, plan: Plan, result: Result) -> dict[int, Stop]:
+    """Lane -> what its request's stop function said, where it said something. Nothing of the step is booked yet, so a
+    function that calls the engine, or an interrupt from outside, finds whole steps only. A function that raises, or
+    keeps what is not there, ends its own request (`failed`) and nobody else's."""
+    out: dict[int, Stop] = {}
+    ends = np.cumsum(result.accepted).tolist()
+    for lane, accepted, end in zip(plan.lane.tolist(), result.accepted.tolist(), ends, strict=True):
+        seat = core.lanes.seat(lane)
+        stop = seat.job.request.stop
+        if stop is None or not accepted or seat.end in (End.FINISH, End.ABORT):
+            continue
+        said = seat.job.preview(result.tokens[end - accepted : end])
+        try:
+            keep = stop(said)
+            if keep is not None:
+                out[lane] = Stop(_kept(keep, len(said)), "host_stop", "host_stop")
+        except Exception as e:  # the caller's code: anything may come
+            out[lane] = Stop(None, "failed", f"failed: stop(): {type(e).__name__}: {e}")
+    return out
+
+
+def _kept(keep: object, count: int) -> int:
+    if isinstance(keep, bool) or not isinstance(keep, (int, np.integer)) or not 0 <= keep <= count:
+        raise ValueError(f"returned {keep!r}; return None to go on, or how many of the {count} output tokens to keep")
+    return int(keep)
+
+
+def _book(core: Core, seat: Seated, tokens: Int32, done: int, stop: Stop | None, result: Result) -> Output | None:
     """Append a row's tokens to its job, and end the job where the device or the host says so."""
     job, accepted = seat.job, len(tokens)
     job.append(tokens)
@@ -83,13 +123,12 @@ def _book(core: Core, seat: Seated, tokens: Int32, done: int, result: Result) ->
         return None
     core.metrics.output_tokens += accepted
     reason, keep = (REASONS[Done(done)] if done else None), None
-    if job.request.stop is not None:
-        keep = job.request.stop(job.tokens[job.prompt : job.count])
-        if keep is not None:
-            reason, job.keep = "host_stop", keep
+    detail = reason or ""
+    if stop is not None:
+        keep, reason, detail = stop
     if reason is not None:
-        job.reason = reason
-        core.cache.log.add("end", job.request.id, job.count, reason)
+        job.reason, job.keep = reason, keep
+        core.cache.log.add("end", job.request.id, job.count, detail)
         close.mark(core, seat, End.FINISH)
     first = last = None
     if len(result.times):

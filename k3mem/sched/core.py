@@ -18,7 +18,7 @@ from k3mem.policy import Policy
 from k3mem.request import Output
 from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
-from k3mem.sched.job import Job, Seated
+from k3mem.sched.job import Job, Rank, Seated
 from k3mem.sched.lanes import Lanes
 from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
@@ -73,6 +73,12 @@ class Core:
     ending: set[int] = field(default_factory=set)
     """Lanes that drain."""
     serial: int = 0
+    """Number of the next submission."""
+    admissions: int = 0
+    """Number of the next first admission."""
+    wanting: Job | None = None
+    """The job at which the last plan's admission stopped, if running requests of lower priority are in its way and
+    nobody has left since: the next plan starts by retracting one."""
     step: int = 0
     """Number of the newest launched step."""
     flights: deque[Flight] = field(default_factory=deque)
@@ -171,5 +177,5 @@ def _still_there(core: Core, moves: Int32) -> Int32:
     return moves[alive]
 
 
-def _rank(job: Job) -> tuple[int, int]:
+def _rank(job: Job) -> Rank:
     return job.rank

@@ -97,6 +97,7 @@ class Scheduler:
         if core.resync and core.flights:
             core.waits_for = "commit"  # a resync names every lane's last token: all of them must be known
             return None
+        admit.preempt(core)
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
         b.journal.append(core.metrics.mark())
