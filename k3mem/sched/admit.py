@@ -13,7 +13,7 @@ from k3mem.sched.close import retract
 from k3mem.sched.core import Core
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import NO_STATE, Int32, NodeId, StateId
+from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
 
 
 def admit(core: Core, b: Builder) -> None:
@@ -37,7 +37,7 @@ def admit(core: Core, b: Builder) -> None:
             follow.hold_targets(core, b, queue[at:])
             return
         tokens = job.tokens[: job.count]
-        found = _match(core, job, tokens, b.step)
+        found = match(core, job.scope, tokens, b.step)
         if core.policy.follow and follow.should_wait(core, b, job, tokens, found):
             followers += 1
             continue
@@ -71,11 +71,21 @@ def _in_the_way(core: Core, job: Job) -> Seated | None:
     return victim if victim is not None and victim.rank[0] > job.rank[0] else None
 
 
-def _match(core: Core, job: Job, tokens: Int32, step: int) -> Match:
-    tree = core.cache.tree
-    if not core.policy.caching:
-        return Match(tree.root(job.scope), 0, NO_STATE, 0, 0, 0, 0)
-    return core.cache.match(job.scope, tokens, len(tokens) - 1, step)
+def match(core: Core, scope: ScopeId | None, tokens: Int32, step: int) -> Match:
+    """What a prompt would resume from in a plan numbered `step`. `scope` None: one that nobody has used."""
+    if scope is None or not core.policy.caching:
+        node = NO_NODE if scope is None else core.cache.tree.root(scope)
+        return Match(node, 0, NO_STATE, 0, 0, 0, 0)
+    return core.cache.match(scope, tokens, len(tokens) - 1, step)
+
+
+def hit_of(core: Core, scope: ScopeId | None, tokens: Int32, found: Match) -> Hit:
+    """A match in words: what it gives a prompt, and why not more."""
+    kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
+    causes = {"never_seen": len(tokens)}
+    if core.policy.caching:
+        causes = core.cache.explain(scope, tokens, found, found.depth, len(tokens) - 1)
+    return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind, causes)
 
 
 def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
@@ -204,16 +214,10 @@ def _requeue(core: Core, job: Job, first: bool) -> None:
 def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:
     """Counters of an admission, and what undoes them on cancel."""
     job, metrics = seat.job, core.metrics
-    info = core.cache.tree.info(found.node)
-    kind = int(info.kind) if found.depth else -1
+    kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
     first = job.hit is None
     if first:
-        known = max(found.known, found.depth)
-        tokens = job.tokens[: job.count]
-        causes = {"never_seen": len(tokens)}
-        if core.policy.caching:
-            causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1)
-        job.hit = Hit(len(tokens), found.depth, max(found.kv, found.depth), known, kind, causes)
+        job.hit = hit_of(core, job.scope, job.tokens[: job.count], found)
 
     def undo() -> None:
         if first:

@@ -32,7 +32,8 @@ class Drafter(Protocol):
     """Proposes tokens for a request from its committed tokens (a host drafter)."""
 
     def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
-        """Up to `limit` guesses for what follows `tokens`; none is fine."""
+        """Up to `limit` guesses, ids of the vocabulary, for what follows `tokens` (a read-only view; ids from the
+        vocabulary's size on stand for media). An empty array is fine. What this raises comes out of `plan()`."""
         ...
 
 
