@@ -56,16 +56,12 @@ class Metrics:
 
     def mark(self) -> Callable[[], None]:
         """What takes back the counts of a plan that is cancelled; evictions and retractions stay. O(1)."""
-        names = ("skipped_snapshots", "takeovers", "move_count", "move_bytes", "followers", "peak_running")
+        names = ("skipped_snapshots", "takeovers", "followers", "peak_running")
         before = [(name, getattr(self, name)) for name in names]
-        moves = self.events["move"]  # a Counter: reading adds no entry
 
         def back() -> None:
             for name, value in before:
                 setattr(self, name, value)
-            self.events["move"] = moves
-            if not moves:
-                del self.events["move"]
 
         return back
 

@@ -103,6 +103,8 @@ int k3_tree_forget_ghosts(k3_tree *t);
 
 /* Depth of a node or an error. O(1). */
 int32_t k3_tree_depth(k3_tree *t, int32_t node);
+/* State of a node's checkpoint, -1 without one, K3_E_CORRUPT for a node not in the tree. O(1). */
+int32_t k3_tree_state(k3_tree *t, int32_t node);
 /* Page ids of [0, depth), root first, into out[ceil(depth / P)]. O(pages + path). */
 int k3_tree_pages(k3_tree *t, int32_t node, int32_t *out);
 /* Tokens of [0, depth) into out[depth]. O(depth + path). */

@@ -92,6 +92,11 @@ int32_t k3_tree_root(const k3_tree *t, int32_t scope) {
     return scope >= 0 && scope < t->n_roots ? t->roots[scope] : K3_E_ARG;
 }
 
+int32_t k3_tree_state(k3_tree *t, int32_t x) {
+    int rc = need_live(t, x);
+    return rc < 0 ? rc : t->nodes[x].state;
+}
+
 int32_t k3_tree_depth(k3_tree *t, int32_t x) {
     int rc = need_live(t, x);
     return rc < 0 ? rc : depth_of(&t->nodes[x]);

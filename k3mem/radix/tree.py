@@ -226,6 +226,13 @@ class Tree:
             bool(i.unused),
         )
 
+    def state(self, node: NodeId) -> StateId:
+        """State of a node's checkpoint, -1 without one. O(1)."""
+        found = lib.k3_tree_state(self._t, node)
+        if found < NO_STATE:
+            self._fail(found, f"state of node {node}")
+        return StateId(found)
+
     def counters(self) -> Counters:
         """Sizes of the tree. O(1)."""
         c = self._count

@@ -96,19 +96,23 @@ class Builder:
     def finish(self, generations: Int32, page_table: Int32, state_table: Int32, resync: bool) -> Plan:
         """The plan. O(its size)."""
         decode, prefill = len(self.lanes), self.prefill
-        lane = np.concatenate([self.lanes, np.array([r.seat.lane for r in prefill], np.int32)])
         verify = bool(self.drafts)
-        kind = np.full(len(lane), Row.PREFILL, np.uint8)
-        kind[:decode] = Row.DECODE
+        lane, start, length = self.lanes, self.starts, self.windows
+        sample = np.ones(decode + len(prefill), np.bool_)
+        kind = np.full(len(sample), int(Row.DECODE), np.uint8)
+        offsets, tokens = np.zeros(len(sample) + 1, np.int32), EMPTY
         if verify:
-            kind[:decode][self.windows > 1] = Row.VERIFY
-        pieces = self.drafts if verify else [EMPTY] * decode
-        pieces = [*pieces, *(r.seat.job.tokens[r.start : r.end] for r in prefill)]
-        offsets = np.zeros(len(lane) + 1, np.int32)
+            kind[:decode][self.windows > 1] = int(Row.VERIFY)
+        if prefill:
+            rest = np.array([(r.seat.lane, r.start, r.end - r.start) for r in prefill], np.int32)
+            lane, start, length = (np.concatenate(pair) for pair in zip((lane, start, length), rest.T, strict=True))
+            sample[decode:] = [r.samples for r in prefill]
+            kind[decode:] = int(Row.PREFILL)
         if verify or prefill:
+            pieces = self.drafts if verify else [EMPTY] * decode
+            pieces = [*pieces, *(r.seat.job.tokens[r.start : r.end] for r in prefill)]
             np.cumsum([len(p) for p in pieces], out=offsets[1:])
-        sample = np.ones(len(lane), np.bool_)
-        sample[decode:] = [r.samples for r in prefill]
+            tokens = np.concatenate(pieces)
         rows = [(s.row, s.depth, s.target) for s in self.snapshots]
         rows += [(decode + i, d, t) for i, r in enumerate(prefill) for d, t, _ in r.targets]
         return Plan(
@@ -119,10 +123,7 @@ class Builder:
             zero_states=np.array(self.zero_states, np.int32),
             page_copies=_table(self.copies, 3), restores=_table(self.restores, 2),
             kind=kind, lane=lane, generation=generations[lane],
-            start=np.concatenate([self.starts, np.array([r.start for r in prefill], np.int32)]),
-            length=np.concatenate([self.windows, np.array([r.end - r.start for r in prefill], np.int32)]),
-            sample=sample, token_offset=offsets,
-            tokens=np.concatenate(pieces) if verify or prefill else EMPTY,
+            start=start, length=length, sample=sample, token_offset=offsets, tokens=tokens,
             snapshots=_table(rows, 3),
         )
 

@@ -106,8 +106,8 @@ def check_lane(core: Core, seat: Seated) -> None:
         _fail(f"lane {lane}: seat.touched", seat.touched, f"in {-(-expected // core.span)}..{seat.page_count}")
     if seat.target > job.count or seat.prefilled > seat.target:
         _fail(f"lane {lane}: seat.target", seat.target, f"in {seat.prefilled}..{job.count}")
-    if seat.last_step > core.step:
-        _fail(f"lane {lane}: seat.last_step", seat.last_step, f"at most {core.step}")
+    if lanes.last_step[lane] > core.step:
+        _fail(f"lanes.last_step[{lane}]", int(lanes.last_step[lane]), f"at most {core.step}")
 
 
 def check_seat(core: Core, seat: Seated) -> None:

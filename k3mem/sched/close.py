@@ -59,13 +59,13 @@ def _publish_last(core: Core, seat: Seated, kind: Kind) -> None:
         if seat.extra.latest is None:
             return
         state, depth = seat.extra.donate()
-        if not publish(core, seat, depth, state, kind, seat.last_step):
+        if not publish(core, seat, depth, state, kind, int(core.lanes.last_step[seat.lane])):
             core.cache.arena.free_states(np.array([state], np.int32))
         return
     depth = int(core.lanes.launched[seat.lane])
-    if depth <= seat.node_depth and core.cache.tree.info(seat.node).state != NO_STATE or depth == 0:
+    if depth <= seat.node_depth and core.cache.tree.state(seat.node) != NO_STATE or depth == 0:
         return
-    if publish(core, seat, depth, seat.state, kind, seat.last_step):
+    if publish(core, seat, depth, seat.state, kind, int(core.lanes.last_step[seat.lane])):
         seat.state = NO_STATE
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from k3mem.errors import Corrupted
-from k3mem.plan import Done, Plan, Result, Row
+from k3mem.plan import Done, Plan, Result
 from k3mem.radix import Kind
 from k3mem.request import Output
 from k3mem.sched import close
@@ -15,7 +15,7 @@ from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Seated
 from k3mem.types import Int32
 
-REASONS = {Done.STOP: "stop", Done.LENGTH: "length"}
+REASONS = {int(Done.STOP): "stop", int(Done.LENGTH): "length"}
 
 
 class Stop(NamedTuple):
@@ -33,34 +33,33 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     Order: the callers' stop functions, whatever they do, before anything is booked; then tokens (a snapshot's path
     needs them), snapshots that were written, lanes that end.
     """
-    plan, lanes = flight.plan, core.lanes
+    plan, lanes, metrics = flight.plan, core.lanes, core.metrics
     _same_step(plan, result)
-    _plausible(plan, result)
-    stops = _ask_stops(core, plan, result)
+    _plausible(flight, result)
+    stops = _ask_stops(core, plan, result) if core.stopping else {}
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
-    windows = np.where(plan.kind == Row.PREFILL, 0, plan.length * plan.repeat)
-    advanced = windows > 0
-    lanes.launched[plan.lane[advanced]] -= (windows - result.accepted)[advanced]
-    ends = np.cumsum(result.accepted).tolist()
-    rows = zip(plan.lane.tolist(), plan.sample.tolist(), result.accepted.tolist(), result.done.tolist(), ends,
-               strict=True)
-    for lane, samples, accepted, done, end in rows:
+    decode = len(flight.decode_lanes)
+    lanes.launched[flight.decode_lanes] -= flight.windows * plan.repeat - result.accepted[:decode]
+    ends = result.accepted.cumsum().tolist()
+    times = result.times.tolist()
+    rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), ends, strict=True)
+    for row, (lane, accepted, done, end) in enumerate(rows):
         if accepted:
-            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, stops.get(lane), result)
+            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, stops.get(lane), times)
             if out is not None:
                 outputs.append(out)
-        elif samples:
-            core.metrics.overruns += 1
+        elif row < decode or plan.sample[row]:
+            metrics.overruns += 1
     for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
         _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
     if core.ending:
         for lane in plan.lane.tolist():
             if lane in core.ending:
                 close.settle(core, lanes.seat(lane))
-    core.metrics.rows += len(plan.kind) * plan.repeat
-    core.metrics.events["row"] += len(plan.kind) * plan.repeat
+    metrics.rows += len(plan.kind) * plan.repeat
+    metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
 
 
@@ -71,18 +70,21 @@ def _same_step(plan: Plan, result: Result) -> None:
                         "generations differ; check the executor")
 
 
-def _plausible(plan: Plan, result: Result) -> None:
+def _plausible(flight: Flight, result: Result) -> None:
     """A result has the plan's shape, and no row commits more than it may. Nothing was booked yet."""
-    most = np.where(plan.kind == Row.PREFILL, plan.sample, plan.length * plan.repeat)
+    plan, accepted, decode = flight.plan, result.accepted, len(flight.decode_lanes)
     n = len(plan.kind)
-    if len(result.accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
+    if len(accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
         raise Corrupted(f"the result of step {result.step} has not one entry a row and a snapshot; check the executor")
-    wrong = (result.accepted < 0) | (result.accepted > most)
-    if wrong.any() or int(result.accepted.sum()) != len(result.tokens):
+    right = (accepted[:decode] <= flight.windows * plan.repeat).all()
+    right = right and (accepted[decode:] <= plan.sample[decode:]).all()
+    if not right or (n and accepted.min() < 0) or int(accepted.sum()) != len(result.tokens):
         raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
-                        f"{result.accepted.tolist()} of at most {most.tolist()}; check the executor")
-    prefill = plan.kind[plan.snapshots[:, 0]] == Row.PREFILL
-    if not result.written[prefill].all():
+                        f"{accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
+    if n and result.done.max() > max(Done):
+        raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` is; "
+                        "check the executor")
+    if len(result.written) and not result.written[plan.snapshots[:, 0] >= decode].all():
         raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
                         "executor")
 
@@ -114,25 +116,23 @@ def _kept(keep: object, count: int) -> int:
     return int(keep)
 
 
-def _book(core: Core, seat: Seated, tokens: Int32, done: int, stop: Stop | None, result: Result) -> Output | None:
+def _book(core: Core, seat: Seated, tokens: Int32, done: int, stop: Stop | None, times: list[float]) -> Output | None:
     """Append a row's tokens to its job, and end the job where the device or the host says so."""
-    job, accepted = seat.job, len(tokens)
+    job, accepted, reason, keep, detail = seat.job, len(tokens), None, None, ""
     job.append(tokens)
-    if seat.end == End.FINISH or seat.end == End.ABORT:
+    if seat.end is not None and seat.end != End.RETRACT:
         core.metrics.overruns += 1
         return None
     core.metrics.output_tokens += accepted
-    reason, keep = (REASONS[Done(done)] if done else None), None
-    detail = reason or ""
     if stop is not None:
         keep, reason, detail = stop
+    elif done:
+        reason = detail = REASONS[done]
     if reason is not None:
         job.reason, job.keep = reason, keep
         core.cache.log.add("end", job.request.id, job.count, detail)
         close.mark(core, seat, End.FINISH)
-    first = last = None
-    if len(result.times):
-        first, last = float(result.times[0]), float(result.times[min(accepted, len(result.times)) - 1])
+    first, last = (times[0], times[min(accepted, len(times)) - 1]) if times else (None, None)
     return Output(job.request.id, tokens.tolist(), reason is not None, reason, keep, first, last)
 
 

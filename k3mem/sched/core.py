@@ -8,12 +8,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 from sortedcontainers import SortedKeyList
 
 from k3mem.executor import Capabilities, Ticket
 from k3mem.metrics import Metrics
-from k3mem.plan import PAGE, STATE, Plan
+from k3mem.plan import Plan
 from k3mem.policy import Policy
 from k3mem.request import Output
 from k3mem.sched.builder import Builder, PrefillRow, Snapshot
@@ -96,6 +95,8 @@ class Core:
     """Why the last call of plan() returned None."""
     timed: bool = False
     """Whether any request had a deadline."""
+    stopping: bool = False
+    """Whether any request had a stop function."""
     stalls: int = 0
     """Empty plans in a row while requests wait and nothing is in flight."""
     blocked: bool = False
@@ -107,8 +108,6 @@ class Core:
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""
     move_left: int = 0
     """Bytes that this plan may still move."""
-    slotted: set[int] = field(default_factory=set)
-    """Lanes whose seats hold targets that followers wait for."""
 
     @property
     def metrics(self) -> Metrics:
@@ -118,64 +117,6 @@ class Core:
     def span(self) -> int:
         """Positions of one page."""
         return self.shape.page_span
-
-    def moves(self, b: Builder, moves: Int32) -> None:
-        """Put one batch of moves into the plan and journal it. Entries to which nothing has been written yet only
-        change their place."""
-        if not len(moves):
-            return
-        arena = self.cache.arena
-        b.journal.append(lambda: arena.undo(_still_there(self, moves)))
-        stale = np.zeros(len(moves), np.bool_)
-        for kind in (PAGE, STATE):
-            of_kind = moves[:, 1] == kind
-            ids = arena.ids_at(kind, moves[of_kind, 3])
-            stale[of_kind] = b.is_fresh(kind, ids) | np.isin(ids, _unwritten(self, kind))
-        real = moves[~stale]
-        b.move(real)
-        total = int(np.where(real[:, 1] == PAGE, self.shape.page_bytes, self.shape.state_bytes).sum())
-        self.move_left -= total
-        self.metrics.move_count += len(real)
-        self.metrics.move_bytes += total
-        self.metrics.events["move"] += len(real)
-
-
-def drop_dead_moves(core: Core, b: Builder) -> None:
-    """Take out of the plan the moves of entries that this plan evicted afterwards, whoever has their places now.
-    O(moves)."""
-    dead: set[tuple[int, int]] = set()
-    """(kind, place) whose content, as it stands before the batches looked at already, nobody needs."""
-    known: set[tuple[int, int]] = set()
-    for i in range(len(b.moves) - 1, -1, -1):
-        batch, keep = b.moves[i], np.ones(len(b.moves[i]), np.bool_)
-        for kind in (PAGE, STATE):
-            of_kind = np.flatnonzero(batch[:, 1] == kind)
-            ids = core.cache.arena.ids_at(kind, batch[of_kind, 3])
-            gone = (ids < 0) | b.is_fresh(kind, ids)
-            for j, now_gone in zip(of_kind.tolist(), gone.tolist(), strict=True):
-                source, destination = (kind, int(batch[j, 2])), (kind, int(batch[j, 3]))
-                keep[j] = not (destination in dead if destination in known else now_gone)
-                known |= {source, destination}
-                dead.add(destination)
-                (dead.discard if keep[j] else dead.add)(source)
-        b.moves[i] = batch[keep]
-
-
-def _unwritten(core: Core, kind: int) -> Int32:
-    """Ids taken by earlier plans, to which no launched plan writes: reserved pages, targets held for followers."""
-    seats = core.lanes.taken()
-    if kind == STATE:
-        return np.array([state for seat in seats for state in seat.slots.values()], np.int32)
-    return np.concatenate([np.zeros(0, np.int32), *(s.pages[s.touched : s.page_count] for s in seats)])
-
-
-def _still_there(core: Core, moves: Int32) -> Int32:
-    """Moves whose entry is still at its destination: what was evicted meanwhile needs no way back."""
-    alive = np.zeros(len(moves), np.bool_)
-    for kind in (PAGE, STATE):
-        of_kind = moves[:, 1] == kind
-        alive[of_kind] = core.cache.arena.ids_at(kind, moves[of_kind, 3]) >= 0
-    return moves[alive]
 
 
 def _rank(job: Job) -> Rank:

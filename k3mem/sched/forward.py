@@ -45,6 +45,8 @@ def _uniform(core: Core, b: Builder) -> bool:
     lanes = core.lanes
     if b.prefill or b.admitted or b.drafts or b.snapshots or not len(b.lanes) or core.drafter is not None:
         return False
+    if core.policy.steps_in_flight > 1:  # a pipeline that runs dry is committed step by step, and joined in between
+        return False
     if core.timed or core.resync or core.ending or decode_anchor(core, 0) is not None:
         return False
     if any(flight.ends_lane for flight in core.flights):
@@ -56,7 +58,7 @@ def _uniform(core: Core, b: Builder) -> bool:
     decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
     if decoding != len(b.lanes) or lanes.running != decoding:
         return False
-    return all(lanes.seat(lane).job.request.stop is None for lane in b.lanes.tolist())
+    return not lanes.watched[b.lanes].any()
 
 
 def _has_holes(core: Core) -> bool:

@@ -109,8 +109,6 @@ class Seated:
     lent: Rank | None = None
     """Best rank among the followers of this seat, when they were last judged."""
     end: End | None = None
-    last_step: int = 0
-    """Last launched step with a row of this seat."""
 
     @property
     def rank(self) -> Rank:

@@ -33,6 +33,10 @@ class Lanes:
         """Positions below this have a page."""
         self.touched = np.zeros(count, np.int32)
         """Pages below this index hold nothing of earlier tenants (mirror of `Seated.touched`)."""
+        self.last_step = np.zeros(count, np.int64)
+        """Last launched step with a row of the lane's tenant."""
+        self.watched = np.zeros(count, np.bool_)
+        """The tenant may end where the host cannot foresee it: stop ids, or a stop of the caller's."""
         self.limit = np.zeros(count, np.int32)
         self.seats: list[Seated | None] = [None] * count
         self._free = list(range(count - 1, -1, -1))
@@ -60,6 +64,9 @@ class Lanes:
         self.launched[lane] = launched
         self.covered[lane] = covered
         self.limit[lane] = seat.job.limit
+        self.last_step[lane] = 0
+        request = seat.job.request
+        self.watched[lane] = request.stop is not None or bool(request.sampling.stop_ids)
 
     def leave(self, lane: Lane) -> None:
         """Free a lane; its generation dies with the tenant."""

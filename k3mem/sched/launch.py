@@ -6,7 +6,7 @@ import numpy as np
 
 from k3mem.executor import Ticket
 from k3mem.plan import Plan
-from k3mem.sched import close
+from k3mem.sched import close, moves
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.lanes import Phase
@@ -23,15 +23,17 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     core.step = core.cache.log.step = plan.step + plan.repeat - 1
     metrics.steps += plan.repeat
     metrics.overlapped += plan.repeat if core.flights else plan.repeat - 1 if core.policy.steps_in_flight else 0
+    if len(plan.moves):
+        metrics.move_count += len(plan.moves)
+        metrics.move_bytes += moves.bytes_of(core, plan.moves)
+        metrics.events["move"] += len(plan.moves)
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
     flight = Flight(plan, ticket, b.lanes, b.windows, b.prefill, b.snapshots, _written(core, b), _ends_lane(core, b))
     lanes.inflight[plan.lane] += 1
     lanes.launched[b.lanes] += b.windows * plan.repeat
-    for lane in b.lanes.tolist():
-        lanes.seat(lane).last_step = core.step
+    lanes.last_step[plan.lane] = core.step
     for row in b.prefill:
         lane = row.seat.lane
-        row.seat.last_step = plan.step
         lanes.launched[lane] = row.seat.prefilled = row.end
         if row.samples and row.seat.end is None:
             lanes.phase[lane] = Phase.DECODE
@@ -42,10 +44,13 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
 
 
 def _ends_lane(core: Core, b: Builder) -> bool:
-    if b.prefill or core.drafter is not None:
+    """Whether some row's commit may end its request: at its limit, or where only the device or the caller can tell."""
+    lanes = core.lanes
+    if core.drafter is not None or any(
+            r.samples and (r.end + 1 >= lanes.limit[r.seat.lane] or lanes.watched[r.seat.lane]) for r in b.prefill):
         return True
-    ended = core.lanes.launched[b.lanes] + b.windows * b.repeat + 1 >= core.lanes.limit[b.lanes]
-    return bool(ended.any())
+    ended = lanes.launched[b.lanes] + b.windows * b.repeat + 1 >= lanes.limit[b.lanes]
+    return bool((ended | lanes.watched[b.lanes]).any())
 
 
 def _written(core: Core, b: Builder) -> list[tuple[Int32, int]]:

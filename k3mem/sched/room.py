@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from k3mem.pool import PAGE, STATE, Fit
+from k3mem.sched import moves
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, StateId
@@ -55,7 +56,7 @@ def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Ev
     if fit == Fit.NO and evict != Evict.NOTHING and not hopeless(core, b, pages, states, node):
         fit = cache.room(pages, states) if evict == Evict.ALL else cache.cheap_room(pages, states)
     if fit == Fit.MOVES and core.move_left > 0:
-        core.moves(b, arena.make_room(pages, states, core.move_left))
+        moves.add(core, b, arena.make_room(pages, states, core.move_left))
         fit = arena.fits(pages, states)
     return fit == Fit.NOW
 
@@ -80,7 +81,7 @@ def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> b
         pages += seat.page_count - seat.owned
         states += (seat.state != NO_STATE) + len(seat.slots)
         states += (seat.extra.latest is not None) + (seat.extra.pending is not None)
-    states += sum(tree.info(n).state != NO_STATE for n in nodes)
+    states += sum(tree.state(n) != NO_STATE for n in nodes)
     states += sum(len(row.targets) for row in b.prefill)
     return not core.cache.arena.capacity_for(pages + sum(shared.values()), states)
 

@@ -9,10 +9,10 @@ from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
 from k3mem.request import Hit, Output, Request, RequestId
-from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, prefill
+from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, moves, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
-from k3mem.sched.core import Core, Drafter, Flight, drop_dead_moves
+from k3mem.sched.core import Core, Drafter, Flight
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
 from k3mem.sched.pins import Pins
@@ -52,6 +52,7 @@ class Scheduler:
         job = Job(request, core.cache.scope(request.scope), core.serial, tokens, len(tokens), len(tokens), limit)
         core.serial += 1
         core.timed |= request.deadline is not None
+        core.stopping |= request.stop is not None
         core.jobs[request.id] = job
         core.queue.add(job)
         core.metrics.events["submit"] += 1
@@ -130,7 +131,7 @@ class Scheduler:
         """Everything that a step does, in the order in which it takes room."""
         core = self.core
         if core.policy.eager:
-            core.moves(b, core.cache.arena.compact(core.move_left))
+            moves.add(core, b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
         admit.admit(core, b)
         prefill.add_rows(core, b)
@@ -141,7 +142,8 @@ class Scheduler:
     def _finish(self, b: Builder) -> Plan:
         core, arena = self.core, self.core.cache.arena
         core.stalls = 0
-        drop_dead_moves(core, b)
+        if b.moves:
+            moves.drop_dead(core, b)
         page_table, state_table = arena.drain()
         b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
         if core.resync:

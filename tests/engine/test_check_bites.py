@@ -140,7 +140,7 @@ def step_number(core: Core, rng: Random) -> None:
 
 
 def last_step_to_come(core: Core, rng: Random) -> None:
-    some(core, rng).last_step = core.step + 1
+    core.lanes.last_step[some(core, rng).lane] = core.step + 1
 
 
 def running_count(core: Core, rng: Random) -> None:
@@ -186,7 +186,7 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "seat.state of another": (another_state, r"seat\.state"),
     "seat.pages, own": (page_entry(owned=False), r"seat\.pages|page"),
     "seat.pages, the tree's": (page_entry(owned=True), r"seat\.pages"),
-    "seat.last_step": (last_step_to_come, r"seat\.last_step"),
+    "lanes.last_step": (last_step_to_come, r"lanes\.last_step"),
     "seat.end": (ended_but_rows_go_on, r"lanes\.phase"),
     "queue, one lost": (lost_from_queue, "jobs"),
     "queue, one twice": (queued_and_seated, "jobs"),

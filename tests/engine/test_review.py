@@ -348,6 +348,7 @@ def test_one_picture_at_two_sizes_is_two_keys() -> None:
 @pytest.mark.parametrize("field, wrong", [
     ("accepted", np.array([2], np.int32)), ("accepted", np.array([-1], np.int32)),
     ("tokens", np.zeros(0, np.int32)), ("written", np.zeros(0, np.bool_)), ("written", np.zeros(1, np.bool_)),
+    ("done", np.array([3], np.uint8)),
 ])
 def test_an_implausible_result_latches_the_engine_before_it_is_booked(field: str, wrong: np.ndarray) -> None:
     engine = make()
