@@ -28,6 +28,9 @@ class Capabilities:
     """Largest VERIFY window (1 + drafts)."""
     fast_forward: bool = False
     """Has `fast_forward` and runs plans with repeat > 1."""
+    same_bits: bool = True
+    """Prefill and decode of the same tokens leave the same bits in states and KV. Where they do not,
+    `Policy.deterministic` keeps checkpoints that prefill made, and no others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,7 @@ def _leave_tail(core: Core, seat: Seated) -> bool:
 def _drop_checkpoint(core: Core, seat: Seated) -> bool:
     if core.cache.tree.state(seat.node) == NO_STATE:
         return False
-    _free(core, core.cache.tree.take(seat.node))
-    core.metrics.evicted += 1
-    core.metrics.events["victim"] += 1
+    core.cache.let_go(seat.node)
     return True
 
 
