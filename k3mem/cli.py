@@ -170,7 +170,8 @@ def convert(
             trace = _load([source], bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
             write(trace, target, format.value, block=block)
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
-        _write_json(trace.summary(), json_out)
+        if json_out is not None:
+            _write_json(trace.summary(), json_out)
 
 
 @trace_app.command()
@@ -188,7 +189,8 @@ def synth(
 
         trace = write_synth(target, seed, sessions, scale=scale, mix="flip" if flip else "agent")
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
-        _write_json(trace.summary(), json_out)
+        if json_out is not None:
+            _write_json(trace.summary(), json_out)
 
 
 # -- shape, version
