@@ -42,16 +42,29 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     lanes.inflight[plan.lane] -= 1
     decode = len(flight.decode_lanes)
     lanes.launched[flight.decode_lanes] -= flight.windows * plan.repeat - result.accepted[:decode]
-    ends = result.accepted.cumsum().tolist()
     times = result.times.tolist()
-    rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), ends, strict=True)
-    for row, (lane, accepted, done, end) in enumerate(rows):
-        if accepted:
-            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, stops.get(lane), times)
+    first, tokens, seats, end = times[0] if times else None, result.tokens.tolist(), lanes.seats, 0
+    rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), strict=True)
+    for row, (lane, accepted, done) in enumerate(rows):
+        start, end = end, end + accepted
+        seat = seats[lane]
+        assert seat is not None
+        if not accepted:
+            metrics.overruns += row < decode or bool(plan.sample[row])
+        elif done or stops or seat.end is not None:
+            out = _book(core, seat, result.tokens[start:end], done, stops.get(lane), times)
             if out is not None:
                 outputs.append(out)
-        elif row < decode or plan.sample[row]:
-            metrics.overruns += 1
+        else:  # what most rows are: tokens, and the request goes on
+            job, new = seat.job, tokens[start:end]
+            if accepted == 1 and job.count < len(job.tokens):
+                job.tokens[job.count] = new[0]
+                job.count += 1
+            else:
+                job.append(result.tokens[start:end])
+            metrics.output_tokens += accepted
+            last = times[min(accepted, len(times)) - 1] if times else None
+            outputs.append(Output(job.request.id, new, False, None, None, first, last))
     for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
         _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
     if core.ending:
