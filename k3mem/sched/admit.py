@@ -33,7 +33,7 @@ def admit(core: Core, b: Builder) -> None:
             follow.hold_targets(core, b, queue[at:])
             return
         if not core.lanes.has_free:
-            _stop_at(core, job, followers)
+            _stop_at(core, b, job, followers)
             follow.hold_targets(core, b, queue[at:])
             return
         tokens = job.tokens[: job.count]
@@ -42,13 +42,15 @@ def admit(core: Core, b: Builder) -> None:
             followers += 1
             continue
         if not _seat(core, b, job, found):
-            _stop_at(core, job, followers)
+            _stop_at(core, b, job, followers)
             return
 
 
-def _stop_at(core: Core, job: Job, followers: int) -> None:
+def _stop_at(core: Core, b: Builder, job: Job, followers: int) -> None:
     """A job does not fit: note what could change that."""
-    core.wanting = job if _in_the_way(core, job) is not None else None
+    if _in_the_way(core, job) is not None:
+        core.wanting = job
+        b.journal.append(lambda: _want_nobody(core))
     core.blocked = followers == 0 and not core.ending and core.wanting is None
 
 
@@ -59,6 +61,10 @@ def preempt(core: Core) -> None:
     victim = _in_the_way(core, job) if job is not None and job.reason is None else None
     if victim is not None:
         retract(core, victim)
+
+
+def _want_nobody(core: Core) -> None:
+    core.wanting = None
 
 
 def _in_the_way(core: Core, job: Job) -> Seated | None:
