@@ -38,9 +38,8 @@ def serve(engine: k3mem.Engine, requests: list[k3mem.Request], abort: dict[int, 
 
 
 def main() -> None:
-    # without fast-forward every step is a plan of its own, so that an abort can name any
-    engine = k3mem.Engine(k3mem.Shape.kimi_linear_48b(), SimExecutor(), 8 << 30, k3mem.Policy(steps_in_flight=1),
-                          fast_forward=False)
+    policy = k3mem.Policy(steps_in_flight=1)
+    engine = k3mem.Engine(k3mem.Shape.kimi_linear_48b(), SimExecutor(), 8 << 30, policy, fast_forward=False)
     document = [(7 * i) % 1000 for i in range(20_000)]
     requests = [k3mem.Request(f"q{i}", [*document, i, i, i], max_new_tokens=50) for i in range(4)]
     serve(engine, requests, abort={6: "q3"})

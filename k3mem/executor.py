@@ -69,3 +69,17 @@ class Executor(Protocol):
         """Wait for a launched plan; called in launch order. Raises StepFailed for it; later tickets are then dropped
         and the next plan launched is a resync."""
         ...
+
+
+def find(name: str) -> type[Executor]:
+    """The executor registered as `name` under the entry-point group `k3mem.executors`, by whichever package.
+
+    Raises LookupError naming what is registered.
+    """
+    from importlib.metadata import entry_points
+
+    known = {point.name: point for point in entry_points(group="k3mem.executors")}
+    if name not in known:
+        raise LookupError(f"no executor {name!r} is registered under k3mem.executors; there are {sorted(known)}")
+    found: type[Executor] = known[name].load()
+    return found

@@ -33,7 +33,7 @@ def admit(core: Core, b: Builder) -> None:
             follow.hold_targets(core, b, queue[at:])
             return
         if not core.lanes.has_free:
-            _stop_at(core, b, job, followers)
+            _stop_at(core, job, followers)
             follow.hold_targets(core, b, queue[at:])
             return
         tokens = job.tokens[: job.count]
@@ -42,15 +42,14 @@ def admit(core: Core, b: Builder) -> None:
             followers += 1
             continue
         if not _seat(core, b, job, found):
-            _stop_at(core, b, job, followers)
+            _stop_at(core, job, followers)
             return
 
 
-def _stop_at(core: Core, b: Builder, job: Job, followers: int) -> None:
+def _stop_at(core: Core, job: Job, followers: int) -> None:
     """A job does not fit: note what could change that."""
     if _in_the_way(core, job) is not None:
         core.wanting = job
-        b.journal.append(lambda: _want_nobody(core))
     core.blocked = followers == 0 and not core.ending and core.wanting is None
 
 
@@ -61,10 +60,6 @@ def preempt(core: Core) -> None:
     victim = _in_the_way(core, job) if job is not None and job.reason is None else None
     if victim is not None:
         retract(core, victim)
-
-
-def _want_nobody(core: Core) -> None:
-    core.wanting = None
 
 
 def _in_the_way(core: Core, job: Job) -> Seated | None:
@@ -132,13 +127,13 @@ def _from_nothing(core: Core, job: Job, found: Match) -> Match:
 
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need + _headroom(core), 1, node=found.node):
+    if room.make_room(core, b, need, 1, node=found.node):
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
     if found.state == NO_STATE or tree.info(found.node).lock > 1:
         return None
-    if not room.make_room(core, b, need + _headroom(core), 0, node=found.node):
+    if not room.make_room(core, b, need, 0, node=found.node):
         return None
     got = room.take(core, b, need, 0)
     if got is None:
@@ -155,11 +150,6 @@ def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, St
 
 def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kind, stamp: int) -> None:
     core.cache.tree.publish(node, tokens, len(tokens), core.cache.tree.pages(node), state, kind, stamp)
-
-
-def _headroom(core: Core) -> int:
-    """Pages kept free for those who run already, so that an admission does not turn into a retraction at once."""
-    return core.lanes.running
 
 
 def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:

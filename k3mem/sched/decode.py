@@ -90,9 +90,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and spare.give_one(core):
-                got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and retract_last(core, seat):
+            while got is None and not core.ending and (retract_last(core, seat) or spare.give_one(core, seat)):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:

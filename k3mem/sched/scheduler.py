@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 
 from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, UnknownRequest
 from k3mem.executor import Capabilities, Ticket
@@ -109,7 +110,7 @@ class Scheduler:
         admit.preempt(core)
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
-        b.journal.append(core.metrics.mark())
+        b.journal += [core.metrics.mark(), partial(setattr, core, "wanting", None)]
         if core.resync:
             self._reseat(b)
         else:
