@@ -48,7 +48,8 @@ def admit(core: Core, b: Builder) -> None:
 
 def _stop_at(core: Core, job: Job, followers: int) -> None:
     """A job does not fit: note what could change that."""
-    core.wanting = job if _in_the_way(core, job) is not None else None
+    if _in_the_way(core, job) is not None:
+        core.wanting = job
     core.blocked = followers == 0 and not core.ending and core.wanting is None
 
 

@@ -79,6 +79,8 @@ class Core:
     wanting: Job | None = None
     """The job at which the last plan's admission stopped, if running requests of lower priority are in its way and
     nobody has left since: the next plan starts by retracting one."""
+    lent: list[Seated] = field(default_factory=list)
+    """Seats that followers lent their rank at the last judgement."""
     step: int = 0
     """Number of the newest launched step."""
     flights: deque[Flight] = field(default_factory=deque)

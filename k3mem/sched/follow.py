@@ -63,14 +63,16 @@ def _joins(core: Core, b: Builder, leader: Seated, job: Job, tokens: Int32, foun
     if _meeting(core, b, leader, tokens, found) is None:
         return False
     leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)
+    core.lent.append(leader)
     return True
 
 
 def forget_loans(core: Core) -> None:
     """Take back what followers lent: they are about to be judged again. Rows planned before that still see the loans
-    of the last judgement."""
-    for seat in core.lanes.taken():
+    of the last judgement. O(loans)."""
+    for seat in core.lent:
         seat.lent = None
+    core.lent.clear()
 
 
 def _unwait(job: Job) -> None:

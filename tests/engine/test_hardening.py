@@ -20,6 +20,7 @@ from k3mem.request import Output, Request
 from k3mem.sched import pins, spare
 from k3mem.sched.lanes import Phase
 from k3mem.types import Int32
+from tests.cases.helpers import Scene, cached, diverge
 from tests.engine.test_review import finish, make, said, tokens, truth
 from tests.world import STATE, World, shape
 
@@ -419,6 +420,28 @@ def test_a_step_without_effect_costs_no_more_than_its_own_work(depth: int, effec
         got += outputs
     assert said(got) == truth(engine, request)
     assert executor.violations == []
+
+
+def left_behind_a_failed_prefill(effect: Effect) -> int:
+    """KV tokens in the tree after a prefill failed with a decode row of the same lane in flight, on a lane whose list
+    names pages of the tree."""
+    faults = Faults()
+    scene = Scene(faults=faults, policy=Policy(max_running=4))
+    scene.serve("R1", cached(129), 1)
+    scene.tombstone(cached(129), *scene.checkpoints(cached(129)))
+    faults.script[scene.core.step + 1] = Fault(scene.core.step + 1, effect=effect)
+    scene.submit("R2", diverge(cached(128), "R2", 40), 8)
+    scene.step(2)
+    assert scene.core.metrics.failures == 1
+    left = scene.tree.counters().kv_tokens
+    scene.verify()
+    scene.run()
+    scene.settle()
+    return left
+
+
+def test_rows_that_a_step_without_effect_would_have_written_are_no_damage() -> None:
+    assert left_behind_a_failed_prefill(Effect.NO_EFFECT) >= 128 > left_behind_a_failed_prefill(Effect.UNKNOWN)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
