@@ -106,10 +106,8 @@ class Writer:
     """A sink that writes a recording to a file of its own, or to an open binary one."""
 
     def __init__(self, file: str | PathLike[str] | BinaryIO) -> None:
-        self._stack = ExitStack()
-        self._out: BinaryIO = (
-            self._stack.enter_context(open(file, "wb")) if isinstance(file, (str, PathLike)) else file
-        )
+        self._own = isinstance(file, (str, PathLike))
+        self._out: BinaryIO = open(file, "wb") if isinstance(file, (str, PathLike)) else file  # noqa: SIM115 - see close
 
     def put(self, record: Record) -> None:
         data = pack(record)
@@ -117,7 +115,8 @@ class Writer:
 
     def close(self) -> None:
         """Close the file, if it is its own."""
-        self._stack.close()
+        if self._own:
+            self._out.close()
 
     def __enter__(self) -> Writer:
         return self

@@ -18,7 +18,7 @@ from k3mem.fuzz.race.report import Race
 from k3mem.fuzz.race.rows import RowWork
 from k3mem.fuzz.race.space import KIND, Space, ranges
 from k3mem.plan import PAGE, STATE, Plan, Result, Row
-from k3mem.types import Int32
+from k3mem.types import Int32, Int64
 
 FORWARD = "forward"
 Tell = Callable[[Race], None]
@@ -91,7 +91,8 @@ class Expander:
                 real = table[table[:, 0] > 0]
                 self._shared_places(plan, kind, real)
                 low = base + real[:, 0].astype(np.int64)
-                yield Command(FORWARD, f"step {step}: {KIND[kind]} table", writes=np.stack([low, low + 1], 1), step=step)
+                name = f"step {step}: {KIND[kind]} table"
+                yield Command(FORWARD, name, writes=np.stack([low, low + 1], 1), step=step)
         held = {lane: tenant.generation for lane, tenant in mirror.lanes.items()} if not plan.resync else {}
         for seat in plan.seats:
             name = f"step {step}: seats: lane {seat.lane} generation {seat.generation}"
@@ -112,7 +113,8 @@ class Expander:
             low = at.LISTS + lanes[:, 0] * at.LIST + lanes[:, 1]
             yield Command(FORWARD, f"step {step}: page lists", writes=np.stack([low, low + 1], 1), step=step)
 
-    def _twice(self, plan: Plan, what: str, keys: Int32, values: Int32, base: int) -> None:
+    def _twice(self, plan: Plan, what: str, keys: Int32 | Int64, values: Int32 | Int64,
+               base: int) -> None:
         """Two entries of one phase for one cell."""
         if len(np.unique(keys)) == len(keys):
             return

@@ -127,7 +127,7 @@ class Order:
     def put(self, command: Command) -> None:
         """Queue a command; it is judged once the events it waits for are known."""
         self.streams.setdefault(command.stream, _Stream()).waiting.append(command)
-        while any([self._go_on(name, stream) for name, stream in self.streams.items() if stream.waiting]):
+        while any(self._go_on(name, stream) for name, stream in self.streams.items() if stream.waiting):
             pass
 
     def finish(self) -> list[Command]:

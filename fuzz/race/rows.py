@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 FORWARD = "forward"
 PHASE = "rows"
+NO_PLACES = np.zeros(0, np.int32)
 
 
 class _Row:
     """One row on its way: where its lane stands, and what its result says of it."""
 
-    __slots__ = ("accepted", "depth", "kind", "length", "name", "number", "runs", "targets", "tenant", "working")
+    __slots__ = ("accepted", "depth", "kind", "length", "missing", "name", "number", "places", "runs", "targets",
+                 "tenant", "working")
 
     def __init__(self, number: int, kind: Row, tenant: Tenant, working: int, length: int, name: str) -> None:
         self.number, self.kind, self.tenant, self.working, self.length = number, kind, tenant, working, length
@@ -36,6 +38,10 @@ class _Row:
         """Tokens committed; None: a token that the recording does not show."""
         self.targets: list[tuple[int, int]] = []
         """(depth, place) of its snapshots."""
+        self.places: Int32 = NO_PLACES
+        """Of its lane's pages up to the end of its worst case; the sink's where the list names none."""
+        self.missing: list[int] = []
+        """Indices of pages that the lane's list has no right to."""
 
 
 class RowWork:
@@ -133,11 +139,12 @@ class RowWork:
         space, tenant, plan = self.space, row.tenant, self.plan
         depth, end = row.depth, row.depth + row.length * plan.repeat
         if row.kind != Row.PREFILL:
-            end = max(depth, min(end, tenant.limit - 1))
+            end = max(depth + (row.kind == Row.DECODE), min(end, tenant.limit - 1))
         span = space.span
-        places, missing = self._places(tenant, -(-end // span))
-        if missing:
-            self._missing_pages(row, missing, depth)
+        places, row.missing = self._places(tenant, -(-end // span))
+        row.places = places
+        if row.missing:
+            self._missing_pages(row, row.missing, depth)
         full, rest = divmod(depth, span)
         reads = [space.whole_pages(places[:full])]
         if rest and full < len(places):
@@ -226,8 +233,8 @@ class RowWork:
         if not depth:
             return
         full, rest = divmod(depth, self.space.span)
-        places, missing = self._places(row.tenant, full + (rest > 0))
-        if missing:
+        places = row.places[: full + (rest > 0)]
+        if row.missing and row.missing[0] < len(places):
             return  # told when its accesses were listed
         filled, last = mirror.filled[places], mirror.labels[places, -1]
         whole = bool((filled[:full] == self.space.span).all()) and (not rest or filled[full] >= rest)
@@ -260,12 +267,11 @@ class RowWork:
         mirror, span, tenant = self.mirror, self.space.span, row.tenant
         position, end = row.depth, row.depth + len(labels)
         origin = Origin(self.step, PHASE, f"row {row.number} of lane {tenant.lane}")
-        places, _ = self._places(tenant, -(-end // span))
         head = label
         while position < end:
             index, low = divmod(position, span)
             high = min(span, low + end - position)
-            place = int(places[index])
+            place = int(row.places[index])
             part = labels[position - row.depth : position - row.depth + high - low]
             if place > 0:
                 dead = mirror.head[place] == POISON and mirror.high[place] == span and mirror.writer[place] == 0
