@@ -96,22 +96,30 @@ class Expander:
         held = {lane: tenant.generation for lane, tenant in mirror.lanes.items()} if not plan.resync else {}
         for seat in plan.seats:
             name = f"step {step}: seats: lane {seat.lane} generation {seat.generation}"
-            if not 0 <= seat.lane < self.space.lanes or held.get(seat.lane) == seat.generation:
+            inside = 0 <= seat.lane < self.space.lanes
+            if not inside or held.get(seat.lane) == seat.generation:
                 self.race(step, "stale_lane", "the lane's last tenant", name, f"registers of lane {seat.lane}",
-                           "a generation of the tenant's own")
+                          "a generation of the tenant's own" if inside else f"a lane below {self.space.lanes}")
+            if not inside:
+                continue
             lane = [(at.LANES + seat.lane, at.LANES + seat.lane + 1),
                     (at.LISTS + seat.lane * at.LIST, at.LISTS + (seat.lane + 1) * at.LIST)]
             yield Command(FORWARD, name, writes=ranges(lane), phase=(step, "seats"), step=step)
         mirror.update(plan)
         if len(plan.lane_pages):
-            lanes = plan.lane_pages.astype(np.int64)
-            self._twice(plan, "page list entry", lanes[:, 0] * at.LIST + lanes[:, 1], lanes[:, 2], at.LISTS)
-            for lane in np.unique(lanes[:, 0]).tolist():
-                if lane not in mirror.lanes:
-                    self.race(step, "stale_lane", "nobody's seat", f"step {step}: page lists: lane {lane}",
-                               f"page list of lane {lane}", "a seat")
-            low = at.LISTS + lanes[:, 0] * at.LIST + lanes[:, 1]
-            yield Command(FORWARD, f"step {step}: page lists", writes=np.stack([low, low + 1], 1), step=step)
+            yield self._page_lists(plan)
+
+    def _page_lists(self, plan: Plan) -> Command:
+        step, lanes = plan.step, plan.lane_pages.astype(np.int64)
+        known = np.isin(lanes[:, 0], list(self.mirror.lanes))
+        known &= (lanes[:, 1] >= 0) & (lanes[:, 1] < self.space.page_ids)
+        for lane, index, _ in lanes[~known].tolist():
+            self.race(step, "stale_lane", "nobody's seat", f"step {step}: page lists: lane {lane}",
+                      f"entry {index} of the page list of lane {lane}", "a seat, and room in the list")
+        lanes = lanes[known]
+        low = lanes[:, 0] * at.LIST + lanes[:, 1]
+        self._twice(plan, "page list entry", low, lanes[:, 2], at.LISTS)
+        return Command(FORWARD, f"step {step}: page lists", writes=np.stack([low, low + 1], 1) + at.LISTS, step=step)
 
     def _twice(self, plan: Plan, what: str, keys: Int32 | Int64, values: Int32 | Int64,
                base: int) -> None:

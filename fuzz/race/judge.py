@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import BinaryIO
 
+import numpy as np
+
 from k3mem.errors import Effect
 from k3mem.executor import Layout
 from k3mem.fuzz.race.expand import FORWARD, Expander
@@ -18,7 +20,7 @@ from k3mem.fuzz.race.order import Command, Order, Pair
 from k3mem.fuzz.race.report import Race, Report
 from k3mem.fuzz.race.space import PART, Space
 from k3mem.fuzz.record import BadRecording, Failure, Record, read
-from k3mem.plan import Plan, Result
+from k3mem.plan import Plan, Result, Row
 
 MOST_OPEN = 256
 """Plans that wait for an outcome; beyond, the oldest is judged without one."""
@@ -54,6 +56,7 @@ class Judge:
     def put(self, record: Record) -> None:
         """The next record. Raises BadRecording where no executor could show it now."""
         if isinstance(record, Plan):
+            _fits(record, self.space)
             self._open.append((record, None))
             self.report.steps += record.repeat
             if len(self._open) > MOST_OPEN:
@@ -111,8 +114,7 @@ class Judge:
         while self._open and (force or self._open[0][1] is not None):
             plan, outcome = self._open.popleft()
             expander = self._expander
-            if expander is None:
-                raise BadRecording(f"plan {plan.step} comes before any layout")
+            assert expander is not None
             if isinstance(outcome, Failure):
                 if outcome.effect == Effect.CONTENTS_LOST:
                     expander.mirror.poison_all()
@@ -165,6 +167,26 @@ class Judge:
 
 def _phase(command: Command) -> str:
     return str(command.phase[1]) if isinstance(command.phase, tuple) else "-"
+
+
+def _fits(plan: Plan, space: Space) -> None:
+    """Raises BadRecording for a plan that says nothing, however wrong: arrays that do not fit each other."""
+    rows, offsets = plan.rows, plan.token_offset
+    columns = (plan.lane, plan.generation, plan.start, plan.length, plan.sample)
+    if any(len(column) != rows for column in columns) or len(offsets) != rows + 1 or plan.repeat < 1:
+        raise BadRecording(f"plan {plan.step}: its {rows} rows do not have one entry in each array")
+    if offsets[0] != 0 or offsets[-1] != len(plan.tokens) or (np.diff(offsets) < 0).any():
+        raise BadRecording(f"plan {plan.step}: token_offset does not divide its {len(plan.tokens)} tokens")
+    if rows and plan.kind.max() > max(Row):
+        raise BadRecording(f"plan {plan.step}: a row of kind {plan.kind.max()}, which is none")
+    widths = (("moves", 4), ("page_table", 2), ("state_table", 2), ("lane_pages", 3), ("page_copies", 3),
+              ("restores", 2), ("snapshots", 3))
+    if any(getattr(plan, name).shape[1:] != (width,) for name, width in widths):
+        raise BadRecording(f"plan {plan.step}: an array has not the columns that it should have")
+    reach = space.span * space.page_ids
+    if rows and (plan.start.min() < 0 or plan.length.min() < 0 or int(plan.start.max()) > reach or
+                 int(plan.length.max()) * plan.repeat > reach):
+        raise BadRecording(f"plan {plan.step}: a row lies outside the {reach} positions that all pages have")
 
 
 def judge(source: str | PathLike[str] | BinaryIO | Iterable[Record]) -> Report:

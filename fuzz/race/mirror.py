@@ -50,7 +50,7 @@ class Tenant:
     def __init__(self, seat: Seat, key: int) -> None:
         self.lane, self.generation, self.state = seat.lane, seat.generation, seat.state
         self.key = key
-        """A number of this tenancy's own."""
+        """Names (lane, generation): a resync seats the same tenant again."""
         self.seed = int.from_bytes(blake2b(seat.scope, digest_size=8).digest(), "little") % _MASK + 1
         """Label of the scope's empty prefix."""
         self.depth, self.limit, self.done = seat.depth, seat.limit, seat.done != 0
@@ -97,14 +97,13 @@ class Mirror:
         """[page place] rows below this were written by one prefix's rows, without a gap."""
         self.high: Int32 = np.full(pages, self.span, np.int32)
         """[page place] rows from here on are zero."""
-        self.writer: Int32 = np.zeros(pages, np.int32)
-        """[page place] key of the tenancy that wrote rows last, 0: none since it was handed out."""
+        self.writer: Int64 = np.zeros(pages, np.int64)
+        """[page place] key of the tenant that wrote rows last, 0: none since it was handed out."""
         self.state: Int64 = np.full(states, POISON, np.int64)
         """[state place] label of the prefix absorbed, ZERO for the empty one."""
         self.origin: tuple[dict[int, Origin], dict[int, Origin]] = ({}, {})
         """[kind][place] the command that wrote it last."""
         self.lanes: dict[int, Tenant] = {}
-        self.tenancies = 0
         self._sinks()
 
     def _sinks(self) -> None:
@@ -135,11 +134,11 @@ class Mirror:
             if plan.resync:
                 self._disown_but(kind, table)
         for seat in plan.seats:
-            self.tenancies += 1
-            self.lanes[seat.lane] = Tenant(seat, self.tenancies)
+            if 0 <= seat.lane < self.space.lanes:
+                self.lanes[seat.lane] = Tenant(seat, 1 + seat.generation * self.space.lanes + seat.lane)
         for lane, index, page in plan.lane_pages.tolist():
             tenant = self.lanes.get(lane)
-            if tenant is not None and index >= 0:
+            if tenant is not None and 0 <= index < self.space.page_ids:
                 tenant.extend(index, page)
 
     def _map(self, kind: int, table: Int32) -> None:

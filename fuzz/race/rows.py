@@ -265,7 +265,7 @@ class RowWork:
         if not labels:
             return
         mirror, span, tenant = self.mirror, self.space.span, row.tenant
-        position, end = row.depth, row.depth + len(labels)
+        position, end = row.depth, min(row.depth + len(labels), len(row.places) * span)
         origin = Origin(self.step, PHASE, f"row {row.number} of lane {tenant.lane}")
         head = label
         while position < end:

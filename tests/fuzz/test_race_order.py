@@ -12,7 +12,6 @@ from k3mem.fuzz.race import order
 from k3mem.fuzz.race.order import Command, Order
 from k3mem.fuzz.race.space import ranges
 
-
 Log = order._Log
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,8 @@ def same(one: Any, other: Any) -> bool:
 
 def recorded(path: Path, *, faults: Faults | None = None) -> list[Record]:
     kept, layout = Kept(), layout_of(small_shape())
-    with Writer(path) as writer:
-        try:
-            run_two_steps(Recorder(MockExecutor(faults=faults), writer, kept), layout)
-        except StepFailed:
-            pass
+    with Writer(path) as writer, suppress(StepFailed):
+        run_two_steps(Recorder(MockExecutor(faults=faults), writer, kept), layout)
     return kept.records
 
 
