@@ -37,7 +37,7 @@ class Expander:
         step = plan.step
         if self.need_resync and not plan.resync:
             self.race(step, "no_resync", "a failed step", f"step {step}: tables", "the device's tables",
-                       "a plan with resync=True before it")
+                      "a plan with resync=True before it")
         self.need_resync = False
         yield from self._moves(plan)
         yield from self._tables(plan)
@@ -60,13 +60,13 @@ class Expander:
         for batch, kind, source, destination in moves:
             if not (space.holds(kind, source) and space.holds(kind, destination)):
                 self.race(step, "stale_entry", "the arena's layout", f"step {step}: moves: kind {kind}, {source} -> "
-                           f"{destination}", f"a place of kind {kind}", "a place inside the arena")
+                          f"{destination}", f"a place of kind {kind}", "a place inside the arena")
                 continue
             used = [space.of(kind, source), space.of(kind, destination)]
             name = f"step {step}: moves: batch {batch}: {KIND[kind]} place {source} -> {destination}"
             if max(used[0][0], used[1][0]) < min(used[0][1], used[1][1]):
                 self.race(step, "moves_overlap", name, name, space.describe(*used[0]),
-                           "a source apart from its destination")
+                          "a source apart from its destination")
                 used.pop()
             yield Command(FORWARD, name, writes=ranges(used), phase=(step, "moves", batch), step=step)
         for _, kind, source, destination in moves:
@@ -75,8 +75,8 @@ class Expander:
             if mirror.owner[kind][source] == NOBODY:
                 origin = mirror.origin[kind].get(source)
                 self.race(step, "moved_nobody", origin or "nobody", f"step {step}: moves: {KIND[kind]} place {source} "
-                           f"-> {destination}", space.describe(*space.of(kind, source)),
-                           "an id that owned the place before")
+                          f"-> {destination}", space.describe(*space.of(kind, source)),
+                          "an id that owned the place before")
             if source != destination:
                 mirror.move(kind, source, destination)
                 mirror.origin[kind][destination] = Origin(step, "moves", f"from place {source}")
@@ -131,7 +131,7 @@ class Expander:
             if key in first:
                 kind = "told_twice" if first[key] == value else "tables_conflict"
                 self.race(plan.step, kind, f"step {plan.step}: {what} -> {first[key]}", f"step {plan.step}: {what} -> "
-                           f"{value}", self.space.describe(base + key, base + key + 1), "an order inside the phase")
+                          f"{value}", self.space.describe(base + key, base + key + 1), "an order inside the phase")
             first[key] = value
 
     def _shared_places(self, plan: Plan, kind: int, table: Int32) -> None:
@@ -143,8 +143,8 @@ class Expander:
             other = first.setdefault(place, entry)
             if other != entry and self.space.holds(kind, place):
                 self.race(plan.step, "tables_conflict", f"step {plan.step}: {KIND[kind]} table: id {other}",
-                           f"step {plan.step}: {KIND[kind]} table: id {entry}",
-                           self.space.describe(*self.space.of(kind, place)), "a place of its own for each id")
+                          f"step {plan.step}: {KIND[kind]} table: id {entry}",
+                          self.space.describe(*self.space.of(kind, place)), "a place of its own for each id")
 
     # -- zeroing, copies, restores
 
@@ -157,17 +157,17 @@ class Expander:
         owner = int(mirror.owner[kind][place]) if place != NOWHERE else NOBODY
         taken = f"the hand-over of the place to {KIND[kind]} id {owner}" if owner > 0 else "no owner of the place"
         self.race(step, "foreign_write" if writes else "stale_entry",
-                   "no table entry" if place == NOWHERE else taken, f"step {step}: {phase}: {who}",
-                   f"{KIND[kind]} id {entry}" + (f" at place {place}" if place != NOWHERE else ""),
-                   "a table update, or a free after the last use")
+                  "no table entry" if place == NOWHERE else taken, f"step {step}: {phase}: {who}",
+                  f"{KIND[kind]} id {entry}" + (f" at place {place}" if place != NOWHERE else ""),
+                  "a table update, or a free after the last use")
         return place
 
     def missing(self, step: int, phase: str, who: str, kind: int, place: int, poison: bool, what: str) -> None:
         """A read of bytes that hold poison, or zeros in place of what was written."""
         origin = self.mirror.origin[kind].get(place)
         self.race(step, "use_before_write" if poison else "lost_write", origin or "nobody",
-                   f"step {step}: {phase}: {who}", f"{what} of {KIND[kind]} place {place}",
-                   "a write since the place changed hands" if poison else "the write after the zeroing")
+                  f"step {step}: {phase}: {who}", f"{what} of {KIND[kind]} place {place}",
+                  "a write since the place changed hands" if poison else "the write after the zeroing")
 
     def _zeroing(self, plan: Plan) -> Iterator[Command]:
         step = plan.step
@@ -207,7 +207,7 @@ class Expander:
             place = self.find(step, "restores", STATE, target, True, who)
             if source in later:
                 self.race(step, "restored_before_write", f"step {step}: snapshots: target {source}",
-                           f"step {step}: restores: {who}", f"state id {source}", "a later plan for the restore")
+                          f"step {step}: restores: {who}", f"state id {source}", "a later plan for the restore")
             if NOWHERE in (origin, place):
                 continue
             label = int(mirror.state[origin])

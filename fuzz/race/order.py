@@ -29,8 +29,8 @@ Event = Hashable
 NONE: Int64 = np.zeros((0, 2), np.int64)
 LOG_SLACK = 1 << 16
 """Accesses that a log takes before ranges used again are forgotten but for their newest use."""
-NAMES = 1 << 16
-"""Newest commands of a stream of which the name is remembered."""
+NAMES = 1 << 12
+"""Newest commands of a stream that are remembered whole; of older ones only the number is."""
 
 
 class Command(NamedTuple):
@@ -111,7 +111,7 @@ class _Stream:
 
     def command(self, number: int) -> Command | str:
         at = number - self.number + len(self.recent)
-        return self.recent[at] if at >= 0 else f"command {number}"
+        return self.recent[at] if at >= 0 else f"an earlier command ({number})"
 
 
 class Order:
@@ -173,17 +173,18 @@ class Order:
         self.pairs += len(phase) * (len(phase) - 1) // 2
         if len(phase) > 1:
             for a, b in _overlaps(block):
-                self._report(stream, int(block[a, 3]), stream, int(block[b, 3]), block[[a, b]])
+                self._report(phase[int(block[a, 3]) - first], phase[int(block[b, 3]) - first], block[[a, b]])
         for other, theirs in self.streams.items():
             if theirs is stream or not theirs.number:
                 continue
             since = stream.clock.get(other, 0)
             self.pairs += len(phase) * (theirs.number - since)
             if since < theirs.number:
-                self._across(theirs, theirs.log.since(since), stream, block)
+                self._across(theirs, theirs.log.since(since), phase, first, block)
         stream.log.add(block)
 
-    def _across(self, theirs: _Stream, old: Int64, stream: _Stream, new: Int64) -> None:
+    def _across(self, theirs: _Stream, old: Int64, phase: list[Command], first: int, new: Int64) -> None:
+        """The phase, numbered from `first`, against accesses that it is not ordered after."""
         seen: set[tuple[int, int]] = set()
         for before in old[_touched(old, new)]:
             shared = (new[:, 0] < before[1]) & (new[:, 1] > before[0]) & ((new[:, 2] | before[2]) != 0)
@@ -191,12 +192,10 @@ class Order:
                 pair = int(before[3]), int(after[3])
                 if pair not in seen:
                     seen.add(pair)
-                    self._report(theirs, pair[0], stream, pair[1], np.stack([before, after]))
+                    self._report(theirs.command(pair[0]), phase[pair[1] - first], np.stack([before, after]))
 
-    def _report(self, one: _Stream, first: int, other: _Stream, second: int, ranges: Int64) -> None:
-        command = other.command(second)
-        assert isinstance(command, Command)
-        self.found(Pair(one.command(first), command, int(ranges[:, 0].max()), int(ranges[:, 1].min())))
+    def _report(self, first: Command | str, second: Command, accesses: Int64) -> None:
+        self.found(Pair(first, second, int(accesses[:, 0].max()), int(accesses[:, 1].min())))
 
 
 def _accesses(phase: list[Command], first: int) -> Int64:

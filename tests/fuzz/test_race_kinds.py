@@ -12,11 +12,12 @@ from k3mem.errors import Effect
 from k3mem.executors.mock import Fault, Faults, MockExecutor
 from k3mem.executors.mock.streams import Command as Work
 from k3mem.executors.mock.streams import Streams
-from k3mem.fuzz.race import BENIGN, KINDS, Command, Judge, Race
+from k3mem.fuzz.race import BENIGN, KINDS, Command, Judge, Race, Space
 from k3mem.fuzz.race.space import ranges
 from k3mem.fuzz.record import Recorder
-from k3mem.plan import PAGE
+from k3mem.plan import PAGE, STATE
 from tests.fuzz.race_cases import BENIGN_CASES, CASES, LAYOUT, Case, decodes, outcome, reversed_phases, scene
+from tests.plans import layout_of, small_shape
 
 SEEDS = 24
 READ = 1_000_000
@@ -214,17 +215,21 @@ def test_the_report_is_plain_data() -> None:
 
 
 def test_bytes_are_those_of_the_entry() -> None:
-    judge = Judge()
-    judge.put(LAYOUT)
-    space = judge.space
-    low, high = space.rows(3, 1, 3)
-    assert space.describe(low, high) == "bytes 130..149, page place 3 rows 1..2, state place 40"
-    assert space.describe(*space.of(1, 0)).endswith("state place 0")
+    space = Space(LAYOUT)
+    assert space.describe(*space.rows(3, 1, 3)) == "bytes 130..149, page place 3 rows 1..2, state place 40"
+    assert space.describe(*space.of(STATE, 0)).endswith("state place 0")
+
+
+@pytest.mark.parametrize("dcp", [1, 2, 3])
+def test_places_of_both_kinds_meet_where_their_bytes_do(dcp: int) -> None:
+    space = Space(layout_of(small_shape(dcp=dcp)))
     for place in range(space.states):
-        under = list(space.under(1, place))
-        low, high = space.of(1, place)
+        low, high = space.of(STATE, place)
         overlap = [p for p in range(space.pages)
                    if max(space.of(PAGE, p)[0], low) < min(space.of(PAGE, p)[1], high)]
-        assert under == overlap
-        assert all(place in space.under(PAGE, page) for page in under)
-    assert np.array_equal(space.whole_pages(np.array([2, 5], np.int32)), [space.of(PAGE, 2), space.of(PAGE, 5)])
+        assert list(space.under(STATE, place)) == overlap
+        assert all(place in space.under(PAGE, page) for page in overlap)
+    pages = np.array([2, 5], np.int32)
+    assert space.whole_pages(pages).tolist() == [list(space.of(PAGE, page)) for page in pages.tolist()]
+    assert space.whole_pages(pages).tolist() == [list(space.rows(page, 0, space.span)) for page in pages.tolist()]
+    assert space.of(PAGE, 1) == (40 * dcp, 80 * dcp)

@@ -81,6 +81,14 @@ def test_a_command_that_waits_for_ever_is_named() -> None:
     assert [command.name for command in judge.finish()] == ["b"]
 
 
+def test_a_phase_may_be_larger_than_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "NAMES", 2)
+    wide = [one("f", str(n), writes=(n, n + 1 + (n == 3)), phase=1) for n in range(9)]
+    assert found(wide) == pairs("34")
+    late = [*wide, one("g", "x", reads=(0, 1))]
+    assert found(late) == {frozenset("34"), frozenset(("an earlier command (0)", "x"))}
+
+
 def world(rng: Random, count: int) -> list[Command]:
     """Random commands on three streams; events only from earlier commands, so that nothing is stuck."""
     out: list[Command] = []
