@@ -10,10 +10,9 @@ under it. A place is *live* when anything was written to it since it changed han
 
 from __future__ import annotations
 
-from random import Random
-
 from k3mem.executor import Layout
 from k3mem.executors.mock import model
+from k3mem.executors.mock.dice import Dice
 from k3mem.executors.mock.log import Log
 from k3mem.executors.mock.model import BASE, PRIME, Matrix, Window
 from k3mem.plan import PAGE
@@ -60,7 +59,7 @@ class Page:
 class Memory:
     """The arena's content, by physical place. Owners are the ids that the executor's tables name."""
 
-    def __init__(self, layout: Layout, recurrent_groups: int, kv_groups: int, log: Log, rng: Random) -> None:
+    def __init__(self, layout: Layout, recurrent_groups: int, kv_groups: int, log: Log, rng: Dice) -> None:
         self.shape = layout.shape
         self.top = layout.state_top
         self.span = layout.shape.page_span
@@ -132,7 +131,7 @@ class Memory:
 
     def garbage(self) -> int:
         """A poison value, unlike any other."""
-        return POISON | self.rng.getrandbits(61)
+        return POISON | self.rng.next() >> 3
 
     def state_alive(self, place: int) -> bool:
         return self.matrix[place] is not None or self.window[place] is not None

@@ -11,6 +11,8 @@ from k3mem.plan import PAGE, Done, Plan, Sampling, Seat
 
 NOWHERE = -1
 KIND = ("page", "state")
+MAX_LIST = 1 << 24
+"""Longest page list that is believed."""
 
 
 class LaneState:
@@ -25,7 +27,7 @@ class LaneState:
         self.name = f"lane {seat.lane}"
         self.seed = model.seed_of(seat.scope)
         self.state = seat.state
-        self.depth = seat.depth
+        self.depth = max(0, seat.depth)
         """Absorbed depth."""
         self.prompt, self.limit = seat.prompt, seat.limit
         self.last_token = seat.last_token
@@ -145,8 +147,8 @@ class Tables:
         old = self.lanes[seat.lane]
         if old is not None and old.generation == seat.generation:
             self.log.report(f"seats lane {seat.lane} with the generation {seat.generation} of its last tenant")
-        if seat.limit < seat.depth:
-            self.log.report(f"seats lane {seat.lane} at depth {seat.depth}, beyond its limit {seat.limit}")
+        if seat.depth < 0 or seat.limit < seat.depth:
+            self.log.report(f"seats lane {seat.lane} at depth {seat.depth}, outside 0 .. its limit {seat.limit}")
         self.lanes[seat.lane] = LaneState(seat)
 
     def extend(self, lane: int, index: int, page: int) -> None:
@@ -155,7 +157,7 @@ class Tables:
         if tenant is None:
             self.log.report(f"extends the page list of lane {lane}, which has no seat")
             return
-        if index < 0:
+        if not 0 <= index < MAX_LIST:
             self.log.report(f"names entry {index} of lane {lane}'s page list")
             return
         pages = tenant.pages
