@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from k3mem.errors import Effect, StepFailed
 from k3mem.executor import Capabilities, Layout
@@ -116,12 +116,13 @@ class MockExecutor:
     def launch(self, plan: Plan) -> MockTicket:
         """Queue a plan; part of the queue may run at once. Raises StepFailed as the faults say."""
         self._check_order(plan)
-        run = self.device.begin(plan)
+        device: Any = self.device
+        run = device.begin(plan)
         fault = self._faults.strike(plan.step) if self._doomed is None else self._doomed
         self._events += 1
         ticket = MockTicket(run, self._events, fault)
         if fault is None:
-            for name, phase in (*self.device.preparation(run), *self.device.work(run)):
+            for name, phase in (*device.preparation(run), *device.work(run)):
                 self._put(plan.step, name, partial(phase, run))
         else:
             self._put_failing(run, fault.effect)
@@ -169,9 +170,10 @@ class MockExecutor:
 
         self._streams.put(FORWARD, Command(run))
 
-    def _put_failing(self, run: Run, effect: Effect) -> None:
+    def _put_failing(self, run: Run | CompiledRun, effect: Effect) -> None:
         """The commands of a plan that is going to fail. UNKNOWN: a part of its phases, then poison on its damage."""
-        device, step = self.device, run.plan.step
+        device: Any = self.device
+        step = run.plan.step
         if effect is Effect.CONTENTS_LOST:
             self._put(step, "contents lost", device.memory.poison_all, muted=True)
         elif effect is Effect.UNKNOWN:

@@ -99,7 +99,8 @@ def texts(core: Any, pages_of: Callable[[int], Sequence[int]]) -> list[str]:
             args.append(core.notes[at].args[0])
             at += 1
         if note.code == lib.K3_NOTE_PAGES_MISSING:
-            out.append(_missing(*args[:4], pages_of(args[0])))
+            lane, end, first, last = args[:4]
+            out.append(_missing(lane, end, first, last, pages_of(lane)))
             continue
         text = TEXTS[note.code]
         out.append(text(*args[: text.__code__.co_argcount]))

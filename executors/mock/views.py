@@ -139,7 +139,7 @@ class MemoryView:
 
     def holds(self, kind: int, place: int) -> bool:
         """Whether the place lies in the arena."""
-        return 0 <= place < self._core.places[kind != PAGE]
+        return 0 <= place < int(self._core.places[kind != PAGE])
 
     def bytes_of(self, kind: int, place: int) -> tuple[int, int]:
         """[low, high) of a place."""
