@@ -1,4 +1,4 @@
-"""The compiled device does what the reference does: same tokens, same findings, same memory, on right and wrong plans."""
+"""The compiled device does what the reference does: same tokens, findings and memory, on right and on wrong plans."""
 
 from __future__ import annotations
 
