@@ -71,13 +71,14 @@ typedef struct {
 /* A page that is alive. */
 typedef struct {
   int64_t *rows;   /* [kv_groups][span] written value, 0 where zeroed, >= 2^62 where neither */
-  int64_t *prefix; /* [kv_groups][span + 1] digest of rows 0 .. n - 1, valid for n <= known */
+  int64_t *prefix; /* [span + 1][kv_groups] digest of rows 0 .. n - 1, valid for n <= known */
   int64_t *labels; /* [span] chain label of the prefix that ends with this row */
-  int64_t head;    /* chain label of the prefix before row 0 */
-  int64_t write_step;
+  int64_t known;
+  int64_t head;       /* chain label of the prefix before row 0 */
+  int64_t write_step; /* last step that wrote rows by a forward pass, and the lowest row it wrote */
+  int64_t write_low;
   int64_t writer_lane, writer_generation; /* who last wrote a row by a forward pass, if has_writer */
   int64_t high;                           /* rows from here on are zero */
-  int64_t known, write_low;
   bool has_writer;
 } k3_mock_page;
 

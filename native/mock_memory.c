@@ -21,7 +21,7 @@ void k3_page_fill(const k3_mock *m, k3_mock_page *page, int64_t value) {
   int64_t span = m->config.span;
   for (int64_t i = 0; i < m->config.kv_groups * span; i++) page->rows[i] = value;
   for (int64_t i = 0; i < span; i++) page->labels[i] = value ? K3_NO_LABEL : 0;
-  for (int k = 0; k < m->config.kv_groups; k++) page->prefix[k * (span + 1)] = 0;
+  memset(page->prefix, 0, (size_t)m->config.kv_groups * sizeof *page->prefix);
   page->head = page->write_step = page->write_low = page->known = 0;
   page->writer_lane = page->writer_generation = 0;
   page->has_writer = false;
@@ -146,15 +146,15 @@ void k3_page_check_rest(k3_mock *m, int64_t place, const k3_mock_page *page, int
 
 /* Make the digests of rows 0 .. rows - 1 valid, reading what was not read since it changed. */
 void k3_page_digest(k3_mock *m, int64_t place, k3_mock_page *page, int64_t rows) {
-  int64_t span = m->config.span;
+  int64_t span = m->config.span, groups = m->config.kv_groups;
   for (int64_t row = page->known; row < rows; row++)
-    for (int k = 0; k < m->config.kv_groups; k++) {
-      int64_t value = page->rows[k * span + row], *prefix = page->prefix + k * (span + 1) + row;
+    for (int k = 0; k < groups; k++) {
+      int64_t value = page->rows[k * span + row], *prefix = page->prefix + row * groups + k;
       if (value >= K3_POISON)
         K3_NOTE(m, K3_NOTE_POISON_ROW, row, place);
       else if (!value)
         K3_NOTE(m, K3_NOTE_UNWRITTEN, row, place);
-      prefix[1] = k3_append(prefix[0], value);
+      prefix[groups] = k3_append(prefix[0], value);
     }
   page->known = max64(page->known, rows);
 }

@@ -98,7 +98,7 @@ static int64_t page_place(k3_mock *m, const k3_mock_lane *t, int64_t index) {
 /* Append a page's first rows to the context; returns the label of their last one. */
 static int64_t read_page(k3_mock *m, const k3_mock_lane *t, int64_t index, int64_t rows, int64_t last, int64_t step,
                          int64_t *context) {
-  int64_t place = page_place(m, t, index), span = m->config.span;
+  int64_t place = page_place(m, t, index);
   k3_mock_page *page = m->pages[place];
   if (!page) {
     K3_NOTE(m, K3_NOTE_POISON_PAGE, t->seat.lane, place);
@@ -111,8 +111,9 @@ static int64_t read_page(k3_mock *m, const k3_mock_lane *t, int64_t index, int64
   if (page->write_step == step && page->write_low < rows &&
       !(page->has_writer && page->writer_lane == t->seat.lane && page->writer_generation == t->seat.generation))
     K3_NOTE(m, K3_NOTE_SAME_STEP, t->seat.lane, place, page->has_writer, page->writer_lane, page->writer_generation);
+  const int64_t *prefix = page->prefix + rows * m->config.kv_groups;
   for (int k = 0; k < m->config.kv_groups; k++)
-    context[k] = k3_muladd((uint64_t)context[k], (uint64_t)m->power[rows], (uint64_t)page->prefix[k * (span + 1) + rows]);
+    context[k] = k3_muladd((uint64_t)context[k], (uint64_t)m->power[rows], (uint64_t)prefix[k]);
   return page->labels[rows - 1];
 }
 

@@ -25,20 +25,23 @@ from k3mem.plan import Done, Plan, Result, Seat
 from k3mem.types import Int32
 
 CAPTURES = {"any": 0, "grid": 1, "final": 2}
-TABLES = ("moves", "page_table", "state_table", "lane_pages", "zero_pages", "zero_states", "page_copies", "restores")
-COLUMNS = ("lane", "generation", "start", "length")
-NOTHING = ffi.new("int32_t[1]")
+TABLES = [(name, f"n_{name}") for name in (
+    "moves", "page_table", "state_table", "lane_pages", "zero_pages", "zero_states", "page_copies", "restores",
+    "snapshots")]
+"""Arrays of a plan other than its rows', and where their lengths stand."""
+INT32, UINT8, BOOL = np.dtype(np.int32), np.dtype(np.uint8), np.dtype(np.bool_)
+INTS, BYTES = ffi.typeof("int32_t[]"), ffi.typeof("uint8_t[]")
+PLAN = ffi.typeof("k3_mock_plan *")
 
 Phase = tuple[str, Callable[["CompiledRun"], None]]
 
 
-def items(array: npt.NDArray[Any], dtype: Any = np.int32) -> Any:
-    """Pointer to an array's items, which lives as long as it is kept; a copy where the array is not plain."""
-    if not array.size:
-        return NOTHING
-    if array.dtype != dtype or not array.flags.c_contiguous:
+def items(array: npt.NDArray[Any], dtype: np.dtype[Any] = INT32) -> Any:
+    """Pointer to an array's items, which lives as long as it is kept; to those of a copy where the array is not
+    plain."""
+    if array.dtype is not dtype or not array.flags.c_contiguous:
         array = np.ascontiguousarray(array, dtype)
-    return ffi.from_buffer("int32_t[]" if dtype is np.int32 else "uint8_t[]", array)
+    return ffi.from_buffer(INTS if dtype is INT32 else BYTES, array)
 
 
 class CompiledRun:
@@ -48,21 +51,25 @@ class CompiledRun:
 
     def __init__(self, device: Any, plan: Plan) -> None:
         self.plan = plan
-        raw = ffi.new("k3_mock_plan *")
+        raw = ffi.new(PLAN)
         raw.step, raw.repeat, raw.resync = plan.step, plan.repeat, plan.resync
-        self._keep: list[Any] = [raw]
-        for name in TABLES:
+        keep = self._keep = [raw]
+        for name, count in TABLES:
             array = getattr(plan, name)
             if len(array):
-                setattr(raw, name, self._kept(items(array)))
-                setattr(raw, "n_" + name, len(array))
+                keep.append(items(array))
+                setattr(raw, name, keep[-1])
+                setattr(raw, count, len(array))
         if plan.seats:
             raw.seats, raw.n_seats = self._seats(plan.seats), len(plan.seats)
-        raw.tokens, raw.n_tokens = self._kept(items(plan.tokens)), len(plan.tokens)
-        raw.offset, raw.n_offset = self._kept(items(plan.token_offset)), len(plan.token_offset)
-        raw.snapshots, raw.n_snapshots = self._kept(items(plan.snapshots)), len(plan.snapshots)
-        if len(plan.kind):
-            self._rows(raw, plan)
+        n = raw.n_rows = len(plan.kind)
+        raw.n_offset, raw.n_tokens = len(plan.token_offset), len(plan.tokens)
+        if not n == len(plan.lane) == len(plan.generation) == len(plan.start) == len(plan.length) == len(plan.sample):
+            raise ValueError(f"step {plan.step}: the arrays of its rows differ in length")
+        rows = (items(plan.lane), items(plan.generation), items(plan.start), items(plan.length),
+                items(plan.token_offset), items(plan.tokens), items(plan.kind, UINT8), items(plan.sample, BOOL))
+        raw.lane, raw.generation, raw.start, raw.length, raw.offset, raw.tokens, raw.kind, raw.sample = rows
+        keep += rows
         core = lib.k3_mock_run_new(device, raw)
         if not core:
             raise MemoryError
@@ -71,13 +78,6 @@ class CompiledRun:
     def _kept(self, pointer: Any) -> Any:
         self._keep.append(pointer)
         return pointer
-
-    def _rows(self, raw: Any, plan: Plan) -> None:
-        raw.n_rows = n = len(plan.kind)
-        raw.kind, raw.sample = self._kept(items(plan.kind, np.uint8)), self._kept(items(plan.sample, np.bool_))
-        raw.lane, raw.generation, raw.start, raw.length = [self._kept(items(getattr(plan, name))) for name in COLUMNS]
-        if {n} != {len(plan.lane), len(plan.generation), len(plan.start), len(plan.length), len(plan.sample)}:
-            raise ValueError(f"step {plan.step}: the arrays of its rows differ in length")
 
     def _seats(self, seats: Sequence[Seat]) -> Any:
         out = self._kept(ffi.new("k3_mock_seat[]", len(seats)))
@@ -98,8 +98,7 @@ class CompiledRun:
         accepted, done = np.empty(plan.rows, np.int32), np.empty(plan.rows, np.uint8)
         tokens = np.empty(lib.k3_mock_run_tokens(self.core), np.int32)
         written = np.empty(len(plan.snapshots), np.bool_)
-        lib.k3_mock_run_result(self.core, items(accepted), items(tokens), ffi.from_buffer("uint8_t[]", done),
-                               ffi.from_buffer("uint8_t[]", written))
+        lib.k3_mock_run_result(self.core, items(accepted), items(tokens), items(done, UINT8), items(written, BOOL))
         return Result(step=plan.step, lane=plan.lane.copy(), generation=plan.generation.copy(), accepted=accepted,
                       tokens=tokens, done=done, written=written)
 

@@ -22,8 +22,13 @@ from k3mem.plan import PAGE, STATE, Plan, Result, Sampling
 from k3mem.types import Int32
 
 FORWARD = "forward"
+LAST_PHASE = "end"
 MAX_GROUPS = 16
 """Of each kind; the compiled device's limit."""
+
+
+def _nothing() -> None:
+    """A command that only signals."""
 
 
 class MockTicket:
@@ -123,10 +128,10 @@ class MockExecutor:
         ticket = MockTicket(run, self._events, fault)
         if fault is None:
             for name, phase in (*device.preparation(run), *device.work(run)):
-                self._put(plan.step, name, partial(phase, run))
+                self._put(plan.step, name, partial(phase, run), signals=ticket.event if name == LAST_PHASE else -1)
         else:
             self._put_failing(run, fault.effect)
-        self._streams.put(FORWARD, Command(lambda: None, signals=ticket.event))
+            self._streams.put(FORWARD, Command(_nothing, signals=ticket.event))
         if fault is not None and self._doomed is None and fault.at == "launch":
             self._need_resync = True
             raise StepFailed(f"step {plan.step} failed at launch", fault.effect)
@@ -162,13 +167,15 @@ class MockExecutor:
         self._last_step = plan.step + plan.repeat - 1
         self._next_step = plan.step + plan.repeat
 
-    def _put(self, step: int, name: str, work: Callable[[], None], muted: bool = False) -> None:
-        def run() -> None:
-            self.log.step, self.log.phase, self.log.muted = step, name, muted
-            work()
-            self.log.muted = False
+    def _put(self, step: int, name: str, work: Callable[[], None], muted: bool = False, signals: int = -1) -> None:
+        log = self.log
 
-        self._streams.put(FORWARD, Command(run))
+        def run() -> None:
+            log.step, log.phase, log.muted = step, name, muted
+            work()
+            log.muted = False
+
+        self._streams.put(FORWARD, Command(run, (), signals))
 
     def _put_failing(self, run: Run | CompiledRun, effect: Effect) -> None:
         """The commands of a plan that is going to fail. UNKNOWN: a part of its phases, then poison on its damage."""
