@@ -79,6 +79,7 @@ typedef struct {
   int64_t write_low;
   int64_t writer_lane, writer_generation; /* who last wrote a row by a forward pass, if has_writer */
   int64_t high;                           /* rows from here on are zero */
+  int64_t covered; /* the epoch when a lane last remembered a digest of all rows, -1: never */
   bool has_writer;
 } k3_mock_page;
 
@@ -120,7 +121,7 @@ typedef struct {
   int32_t *owner[2];    /* [kind][place] id or K3_NOBODY */
   int32_t *place[2];    /* [kind][id] place or K3_NOWHERE */
   k3_mock_lane *lane;
-  int64_t epoch; /* grows with every change of pages but appending rows that no digest covers */
+  int64_t epoch; /* lanes' digests are valid while this stays: grows when a page changes that one covers */
   k3_mock_note *notes;
   int64_t n_notes, notes_cap; /* found since the last phase began */
   bool out_of_memory;

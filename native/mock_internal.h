@@ -51,6 +51,7 @@ static inline int64_t *k3_state_at(const k3_mock *m, int64_t place) {
 k3_mock_page *k3_page_new(const k3_mock *m); /* uninitialised, NULL when out of memory */
 void k3_page_fill(const k3_mock *m, k3_mock_page *page, int64_t value);
 void k3_page_renew(k3_mock *m, int64_t place, int64_t value); /* without a claim */
+void k3_page_change(k3_mock *m, int64_t place); /* before its content changes, or whose it is */
 void k3_page_zero(k3_mock *m, int64_t place);
 k3_mock_page *k3_page_for_write(k3_mock *m, int64_t place, int64_t low, int64_t high, const k3_mock_seat *writer,
                                 int64_t step);

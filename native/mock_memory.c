@@ -25,6 +25,7 @@ void k3_page_fill(const k3_mock *m, k3_mock_page *page, int64_t value) {
   page->head = page->write_step = page->write_low = page->known = 0;
   page->writer_lane = page->writer_generation = 0;
   page->has_writer = false;
+  page->covered = -1;
   page->high = value ? span : 0;
 }
 
@@ -51,9 +52,14 @@ void k3_page_renew(k3_mock *m, int64_t place, int64_t value) {
   k3_page_fill(m, m->pages[place], value);
 }
 
+/* No lane may rely on what it remembers of a page that changes. */
+void k3_page_change(k3_mock *m, int64_t place) {
+  if (m->pages[place] && m->pages[place]->covered == m->epoch) m->epoch++;
+}
+
 void k3_mock_poison_page(k3_mock *m, int64_t place) {
+  k3_page_change(m, place);
   drop_page(m, place);
-  m->epoch++;
 }
 
 void k3_mock_poison_state(k3_mock *m, int64_t place) {
@@ -64,6 +70,7 @@ void k3_mock_poison_state(k3_mock *m, int64_t place) {
 void k3_mock_poison_rows(k3_mock *m, int64_t place, int64_t low, int64_t high) {
   k3_mock_page *page = m->pages[place];
   if (!page || low >= high) return;
+  k3_page_change(m, place);
   for (int k = 0; k < m->config.kv_groups; k++) {
     int64_t value = k3_garbage(m);
     for (int64_t row = low; row < high; row++) page->rows[k * m->config.span + row] = value;
@@ -71,7 +78,6 @@ void k3_mock_poison_rows(k3_mock *m, int64_t place, int64_t low, int64_t high) {
   for (int64_t row = low; row < high; row++) page->labels[row] = K3_NO_LABEL;
   page->high = max64(page->high, high);
   page->known = min64(page->known, low);
-  m->epoch++;
 }
 
 void k3_mock_poison_all(k3_mock *m) {
@@ -101,8 +107,8 @@ static void claim_state(k3_mock *m, int64_t place) {
 
 void k3_page_zero(k3_mock *m, int64_t place) {
   if (!m->pages[place]) claim_page(m, place);
+  k3_page_change(m, place);
   k3_page_renew(m, place, 0);
-  m->epoch++;
 }
 
 /* The page in which `writer` is about to write rows low .. high - 1. */
@@ -114,7 +120,6 @@ k3_mock_page *k3_page_for_write(k3_mock *m, int64_t place, int64_t low, int64_t 
     claim_page(m, place);
     k3_page_renew(m, place, k3_garbage(m));
     page = m->pages[place];
-    m->epoch++;
   } else {
     mine = page->has_writer && page->writer_lane == writer->lane && page->writer_generation == writer->generation;
     if (!mine && low < page->high && high - low < m->config.span) {
@@ -130,7 +135,7 @@ k3_mock_page *k3_page_for_write(k3_mock *m, int64_t place, int64_t low, int64_t 
   page->high = max64(page->high, high);
   if (page->known > low) {
     page->known = low;
-    m->epoch++;
+    k3_page_change(m, place);
   }
   return page;
 }
@@ -164,6 +169,7 @@ void k3_page_copy(k3_mock *m, int64_t source, int64_t destination, int64_t rows)
   k3_mock_page *origin = m->pages[source], *page;
   int64_t span = m->config.span;
   if (!m->pages[destination]) claim_page(m, destination);
+  k3_page_change(m, destination);
   if (source == destination) m->pages[source] = NULL; /* a new page takes its place */
   if (!origin) {
     K3_NOTE(m, K3_NOTE_COPY_POISON, source);
@@ -185,7 +191,6 @@ void k3_page_copy(k3_mock *m, int64_t source, int64_t destination, int64_t rows)
     page->high = rows;
     if (source == destination) keep_spare(m, origin);
   }
-  m->epoch++;
 }
 
 /* -- states -------------------------------------------------------------------------------------------------------- */
@@ -223,8 +228,8 @@ void k3_move(k3_mock *m, int kind, int64_t source, int64_t destination) {
   if (holder == K3_NOBODY) K3_NOTE(m, K3_NOTE_MOVE_UNOWNED, kind, source);
   if (kind == K3_KIND_PAGE) {
     k3_mock_page *page = m->pages[source];
+    k3_page_change(m, source);
     m->pages[source] = NULL;
-    m->epoch++;
     k3_mock_poison_page(m, destination);
     claim_page(m, destination);
     m->pages[destination] = page;

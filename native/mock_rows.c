@@ -104,6 +104,7 @@ static int64_t read_page(k3_mock *m, const k3_mock_lane *t, int64_t index, int64
     K3_NOTE(m, K3_NOTE_POISON_PAGE, t->seat.lane, place);
     page = m->junk;
     k3_page_fill(m, page, k3_garbage(m));
+    m->epoch++; /* this is not to be remembered */
   }
   if (m->config.read_all) page->known = 0;
   k3_page_digest(m, place, page, rows);
@@ -111,6 +112,7 @@ static int64_t read_page(k3_mock *m, const k3_mock_lane *t, int64_t index, int64
   if (page->write_step == step && page->write_low < rows &&
       !(page->has_writer && page->writer_lane == t->seat.lane && page->writer_generation == t->seat.generation))
     K3_NOTE(m, K3_NOTE_SAME_STEP, t->seat.lane, place, page->has_writer, page->writer_lane, page->writer_generation);
+  if (rows == m->config.span) page->covered = m->epoch;
   const int64_t *prefix = page->prefix + rows * m->config.kv_groups;
   for (int k = 0; k < m->config.kv_groups; k++)
     context[k] = k3_muladd((uint64_t)context[k], (uint64_t)m->power[rows], (uint64_t)prefix[k]);
@@ -118,12 +120,12 @@ static int64_t read_page(k3_mock *m, const k3_mock_lane *t, int64_t index, int64
 }
 
 /* context[kv groups] = digest of all KV rows below the lane's depth, as its pages hold them. Checks that these rows and
- * the state that is about to be used are of one prefix. O(pages), O(1) when nothing but appended rows changed since the
- * lane's last read. */
+ * the state that is about to be used are of one prefix. O(pages), O(1) when no page that some lane remembers has changed
+ * since the lane's last read. */
 static void read_context(k3_mock *m, k3_mock_lane *t, int64_t label, int64_t step, int64_t *context) {
-  int64_t depth = t->seat.depth, full = depth / m->config.span, rest = depth % m->config.span;
+  int64_t depth = t->seat.depth, full = depth / m->config.span, rest = depth % m->config.span, epoch = m->epoch;
   size_t bytes = (size_t)m->config.kv_groups * sizeof *context;
-  if (m->config.read_all || t->cache_epoch != m->epoch || t->cache_pages > full) {
+  if (m->config.read_all || t->cache_epoch != epoch || t->cache_pages > full) {
     t->cache_pages = 0;
     t->cache_label = t->seat.seed;
     memset(t->cache_context, 0, bytes);
@@ -135,7 +137,7 @@ static void read_context(k3_mock *m, k3_mock_lane *t, int64_t label, int64_t ste
   memcpy(t->cache_context, context, bytes);
   t->cache_pages = full;
   t->cache_label = last;
-  t->cache_epoch = m->epoch;
+  t->cache_epoch = epoch;
   if (rest) last = read_page(m, t, full, rest, last, step, context);
   if (last != (label ? label : t->seat.seed) || (label == 0) != (depth == 0))
     K3_NOTE(m, K3_NOTE_OTHER_STATE, t->seat.lane, depth);

@@ -65,7 +65,10 @@ static void map(k3_mock *m, int kind, const int32_t *entries, int64_t n, bool re
     else if (seen[place] != id)
       K3_NOTE(m, K3_NOTE_MAP_TWICE, kind, seen[place], id, place);
     int32_t old = m->place[kind][id];
-    if (old != K3_NOWHERE && old != place && owner[old] == id) owner[old] = K3_NOBODY;
+    if (old != K3_NOWHERE && old != place) {
+      if (kind == K3_KIND_PAGE) k3_page_change(m, old);
+      if (owner[old] == id) owner[old] = K3_NOBODY;
+    }
     m->place[kind][id] = place;
     if (owner[place] != id) hand_over(m, kind, place, id);
   }

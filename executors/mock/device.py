@@ -296,18 +296,19 @@ class Device:
     def read_context(self, tenant: LaneState, label: int) -> list[int]:
         """[kv groups] digest of all KV rows below the lane's depth, as its pages hold them.
 
-        Checks that the rows and the state that is about to be used are of one prefix. O(pages), O(1) when nothing
-        but appended rows changed since the lane's last read.
+        Checks that the rows and the state that is about to be used are of one prefix. O(pages), O(1) when no page
+        that some lane remembers has changed since the lane's last read.
         """
         depth, memory = tenant.depth, self.memory
         full, rest = divmod(depth, self.span)
-        if self.read_all or tenant.cache_epoch != memory.epoch or tenant.cache_pages > full:
+        epoch = memory.epoch
+        if self.read_all or tenant.cache_epoch != epoch or tenant.cache_pages > full:
             tenant.cache_pages, tenant.cache_context, tenant.cache_label = 0, [0] * self.kv_groups, tenant.seed
         context, last = list(tenant.cache_context), tenant.cache_label
         for index in range(tenant.cache_pages, full):
             last = self._read_page(tenant, index, self.span, last, context)
         tenant.cache_pages, tenant.cache_context, tenant.cache_label = full, list(context), last
-        tenant.cache_epoch = memory.epoch
+        tenant.cache_epoch = epoch
         if rest:
             last = self._read_page(tenant, full, rest, last, context)
         if last != (label or tenant.seed) or (label == 0) != (depth == 0):
@@ -322,6 +323,7 @@ class Device:
         if page is None:
             self.log.report(f"{tenant.name} reads page place {place}, which is poison")
             page = Page(self.kv_groups, self.span, self.memory.garbage())
+            self.memory.epoch += 1  # this is not to be remembered
         if self.read_all:
             page.known = 0
         self.memory.digest(place, page, rows)
@@ -329,6 +331,8 @@ class Device:
             self.log.report(f"{tenant.name}: entry {index} of its page list does not continue the one before")
         if page.writer != tenant.key and page.write_step == self.log.step and page.write_low < rows:
             self.log.report(f"{tenant.name} reads page place {place}, which {page.writer} writes in this step")
+        if rows == self.span:
+            page.covered = self.memory.epoch
         power = self.powers[rows]
         for k, prefix in enumerate(page.prefix):
             context[k] = (context[k] * power + prefix[rows]) % model.PRIME

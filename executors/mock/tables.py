@@ -117,8 +117,11 @@ class Tables:
             if seen.setdefault(place, entry) != entry:
                 self.log.report(f"maps {KIND[kind]} ids {seen[place]} and {entry} to place {place}")
             old = places[entry]
-            if old not in (NOWHERE, place) and owner[old] == entry:
-                owner[old] = NOBODY
+            if old not in (NOWHERE, place):
+                if kind == PAGE:
+                    memory.change(old)
+                if owner[old] == entry:
+                    owner[old] = NOBODY
             places[entry] = place
             if owner[place] != entry:
                 self._hand_over(kind, place, entry)
