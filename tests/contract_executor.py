@@ -35,6 +35,7 @@ class Candidate:
 
 FACTORIES: dict[str, Candidate] = {
     "mock": Candidate(lambda: MockExecutor(seed=1)),
+    "mock-reference": Candidate(lambda: MockExecutor(seed=1, device="python")),
     "mock-in-order": Candidate(lambda: MockExecutor(seed=2, shuffle_streams=False, context_reads="all")),
     "mock-fast-forward": Candidate(lambda: MockExecutor(seed=3, fast_forward=True)),
     "sim": Candidate(SimExecutor),

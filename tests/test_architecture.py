@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "request": GROUND | {"plan"},
     "executor": GROUND | {"plan"},
     # executors obey plans and see nothing else
-    "executors": {"plan", "shape", "errors", "executor", "types"},
+    "executors": {"plan", "shape", "errors", "executor", "types", "native"},
     # the only code that sees tree and pool together
     "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events"},
     "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},

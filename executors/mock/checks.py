@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from k3mem.executor import Capabilities, Layout
 from k3mem.executors.mock.memory import Memory
+from k3mem.executors.mock.views import MemoryView
 from k3mem.plan import Plan, Row
 
 Finding = tuple[str, str]
 
 
-def check_plan(plan: Plan, layout: Layout, memory: Memory, can: Capabilities) -> Iterator[Finding]:
+def check_plan(plan: Plan, layout: Layout, memory: Memory | MemoryView, can: Capabilities) -> Iterator[Finding]:
     """Everything wrong with a plan by itself. O(plan)."""
     if len(plan.moves):
         yield from check_moves(plan, memory)
@@ -22,7 +23,7 @@ def check_plan(plan: Plan, layout: Layout, memory: Memory, can: Capabilities) ->
         yield from check_snapshots(plan, can, layout.shape.state_chunk)
 
 
-def check_moves(plan: Plan, memory: Memory) -> Iterator[Finding]:
+def check_moves(plan: Plan, memory: Memory | MemoryView) -> Iterator[Finding]:
     """Places exist, are no sinks, and within one batch all byte ranges are disjoint."""
     batches: dict[int, list[tuple[int, int, str]]] = {}
     for batch, kind, source, destination in plan.moves.tolist():

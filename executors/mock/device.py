@@ -7,13 +7,14 @@ but the run, the tables and the memory is remembered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
+from typing import Any
 
 import numpy as np
 
 from k3mem.executor import Capabilities, Layout
 from k3mem.executors.mock import model
 from k3mem.executors.mock.checks import check_plan
+from k3mem.executors.mock.dice import Dice
 from k3mem.executors.mock.log import Log
 from k3mem.executors.mock.memory import POISON, Memory, Page
 from k3mem.executors.mock.tables import NOWHERE, LaneState, Tables
@@ -39,6 +40,7 @@ class Run:
         self.length: list[int] = plan.length.tolist()
         self.tokens: list[int] = plan.tokens.tolist()
         self.offset: list[int] = plan.token_offset.tolist()
+        self.offset += [len(self.tokens)] * (n + 1 - len(self.offset))
         self.lanes: list[LaneState | None] = [None] * n
         """The tenant of each row that runs; None for a row that does nothing."""
         self.outputs: list[list[int]] = [[] for _ in range(n)]
@@ -76,7 +78,7 @@ class Run:
 class Device:
     """Memory, tables and lanes, and the phases of a plan."""
 
-    def __init__(self, layout: Layout, log: Log, rng: Random, capabilities: Capabilities, recurrent_groups: int,
+    def __init__(self, layout: Layout, log: Log, rng: Dice, capabilities: Capabilities, recurrent_groups: int,
                  kv_groups: int, read_all: bool, strict_handout: bool) -> None:
         self.layout, self.log, self.rng, self.capabilities = layout, log, rng, capabilities
         self.groups, self.kv_groups = recurrent_groups, kv_groups
@@ -86,6 +88,10 @@ class Device:
         self.memory = Memory(layout, recurrent_groups, kv_groups, log, rng)
         self.tables = Tables(layout, self.memory)
         self.powers = [pow(model.BASE, n, model.PRIME) for n in range(self.span + 1)]
+
+    def begin(self, plan: Plan) -> Run:
+        """A run of a plan that is being launched."""
+        return Run(plan)
 
     def preparation(self, run: Run) -> list[Phase]:
         """The first commands of a plan, in stream order: they leave the tables as the plan wants them."""
@@ -192,7 +198,7 @@ class Device:
                 self.log.report(f"{tenant.name} stands at {depth}, deeper than the worst case {start}")
             if tenant.last_token < 0:
                 self.log.report(f"{tenant.name} is to decode, but has no sampled token")
-        first, last = depth // self.span, -(-end // self.span)
+        first, last = depth // self.span, max(0, -(-end // self.span))
         if last > len(tenant.pages) or -1 in tenant.pages[first:last]:
             missing = [k for k in range(first, last) if k >= len(tenant.pages) or tenant.pages[k] < 0]
             self.log.report(f"{tenant.name} may reach depth {end}, but its page list lacks entries {missing}")
@@ -200,7 +206,7 @@ class Device:
     def pad(self) -> None:
         """Junk rows pad the batch: they write to the sinks and read them."""
         memory = self.memory
-        for _ in range(self.rng.randrange(MAX_PADDING + 1)):
+        for _ in range(self.rng.below(MAX_PADDING + 1)):
             memory.matrix[0] = tuple(memory.garbage() for _ in range(self.groups))
             memory.window[0] = ((POISON, POISON, POISON),) * self.groups
             memory.label[0] = -1
@@ -217,7 +223,7 @@ class Device:
             if place == NOWHERE:
                 continue
             if run.kind[i] == Row.PREFILL:
-                tenant.depth = run.start[i]  # the host's word, also where an earlier step failed half-way
+                tenant.depth = max(0, run.start[i])  # the host's word, also after a step that failed half-way
             matrix, window, label = self.memory.read_state(place, "reads")
             context = self.read_context(tenant, label)
             if run.kind[i] == Row.VERIFY:
@@ -290,18 +296,19 @@ class Device:
     def read_context(self, tenant: LaneState, label: int) -> list[int]:
         """[kv groups] digest of all KV rows below the lane's depth, as its pages hold them.
 
-        Checks that the rows and the state that is about to be used are of one prefix. O(pages), O(1) when nothing
-        but appended rows changed since the lane's last read.
+        Checks that the rows and the state that is about to be used are of one prefix. O(pages), O(1) when no page
+        that some lane remembers has changed since the lane's last read.
         """
         depth, memory = tenant.depth, self.memory
         full, rest = divmod(depth, self.span)
-        if self.read_all or tenant.cache_epoch != memory.epoch or tenant.cache_pages > full:
+        epoch = memory.epoch
+        if self.read_all or tenant.cache_epoch != epoch or tenant.cache_pages > full:
             tenant.cache_pages, tenant.cache_context, tenant.cache_label = 0, [0] * self.kv_groups, tenant.seed
         context, last = list(tenant.cache_context), tenant.cache_label
         for index in range(tenant.cache_pages, full):
             last = self._read_page(tenant, index, self.span, last, context)
         tenant.cache_pages, tenant.cache_context, tenant.cache_label = full, list(context), last
-        tenant.cache_epoch = memory.epoch
+        tenant.cache_epoch = epoch
         if rest:
             last = self._read_page(tenant, full, rest, last, context)
         if last != (label or tenant.seed) or (label == 0) != (depth == 0):
@@ -316,6 +323,7 @@ class Device:
         if page is None:
             self.log.report(f"{tenant.name} reads page place {place}, which is poison")
             page = Page(self.kv_groups, self.span, self.memory.garbage())
+            self.memory.epoch += 1  # this is not to be remembered
         if self.read_all:
             page.known = 0
         self.memory.digest(place, page, rows)
@@ -323,6 +331,8 @@ class Device:
             self.log.report(f"{tenant.name}: entry {index} of its page list does not continue the one before")
         if page.writer != tenant.key and page.write_step == self.log.step and page.write_low < rows:
             self.log.report(f"{tenant.name} reads page place {place}, which {page.writer} writes in this step")
+        if rows == self.span:
+            page.covered = self.memory.epoch
         power = self.powers[rows]
         for k, prefix in enumerate(page.prefix):
             context[k] = (context[k] * power + prefix[rows]) % model.PRIME
@@ -387,3 +397,12 @@ class Device:
             page = self.memory.pages[place] if place != NOWHERE else None
             if page is None or any(value >= POISON for value in page.rows[0][: page.high]):
                 self.log.report(f"page id {entry} was handed out at place {place}, neither zeroed nor overwritten")
+
+
+_PARTS: tuple[Any, ...] = (Device, Run, Memory, Page, Tables, LaneState, model)
+_ORIGINAL = [(part, name, value) for part in _PARTS for name, value in vars(part).items() if callable(value)]
+
+
+def is_original() -> bool:
+    """False while a function of this device is replaced by another: a planted bug."""
+    return all(vars(part).get(name) is value for part, name, value in _ORIGINAL)

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from k3mem.errors import Effect, StepFailed
 from k3mem.executor import Capabilities, Layout
 from k3mem.executors.mock.audit import Auditor, Entry
-from k3mem.executors.mock.device import Device, Run
+from k3mem.executors.mock.compiled import CompiledDevice, CompiledRun
+from k3mem.executors.mock.device import Device, Run, is_original
+from k3mem.executors.mock.dice import Dice
 from k3mem.executors.mock.faults import Damage, Fault, Faults
 from k3mem.executors.mock.fresh import fresh_output
 from k3mem.executors.mock.log import Log
@@ -20,6 +22,13 @@ from k3mem.plan import PAGE, STATE, Plan, Result, Sampling
 from k3mem.types import Int32
 
 FORWARD = "forward"
+LAST_PHASE = "end"
+MAX_GROUPS = 16
+"""Of each kind; the compiled device's limit."""
+
+
+def _nothing() -> None:
+    """A command that only signals."""
 
 
 class MockTicket:
@@ -27,7 +36,7 @@ class MockTicket:
 
     __slots__ = ("event", "fault", "run")
 
-    def __init__(self, run: Run, event: int, fault: Fault | None) -> None:
+    def __init__(self, run: Run | CompiledRun, event: int, fault: Fault | None) -> None:
         self.run, self.event, self.fault = run, event, fault
 
 
@@ -42,6 +51,8 @@ class MockExecutor:
     shuffle_streams: False runs every plan at its launch.
     strict_handout: report a page handed out that is neither zeroed nor overwritten whole by the same plan, read or not.
     faults: steps that fail.
+    device: "python" is the reference, "c" the same compiled; "auto" is "c", except where a function of the reference is
+        replaced when the executor is attached (a planted bug lives there).
 
     `violations` lists what plans did wrong, each naming step and phase; a right scheduler leaves it empty.
     """
@@ -59,9 +70,10 @@ class MockExecutor:
         shuffle_streams: bool = True,
         strict_handout: bool = True,
         faults: Faults | None = None,
+        device: Literal["auto", "c", "python"] = "auto",
     ) -> None:
-        if recurrent_groups < 2 or kv_groups < 2:
-            raise ValueError(f"need at least 2 groups of each kind, got {recurrent_groups} and {kv_groups}")
+        if not (2 <= recurrent_groups <= MAX_GROUPS and 2 <= kv_groups <= MAX_GROUPS):
+            raise ValueError(f"need 2..{MAX_GROUPS} groups of each kind, got {recurrent_groups} and {kv_groups}")
         self._rng = Random(seed)
         self._capabilities = Capabilities(capture=capture, max_window=max_window, fast_forward=fast_forward)
         self._groups = (recurrent_groups, kv_groups)
@@ -69,8 +81,8 @@ class MockExecutor:
         self._shuffle = shuffle_streams
         self._faults = faults or Faults()
         self.log = Log()
-        self._layout: Layout | None = None
-        self._device: Device | None = None
+        self._kind = device
+        self._device: Device | CompiledDevice | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,7 +94,7 @@ class MockExecutor:
         return self.log.violations
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Device | CompiledDevice:
         """The device below, for tests. Raises RuntimeError before `attach`."""
         if self._device is None:
             raise RuntimeError("attach the executor before using it")
@@ -90,9 +102,10 @@ class MockExecutor:
 
     def attach(self, layout: Layout) -> None:
         """Forget everything; all of the arena is poison. Step numbers go on."""
-        self._layout = layout
-        self._device = Device(layout, self.log, self._rng, self._capabilities, *self._groups, self._read_all,
-                              self._strict_handout)
+        compiled = self._kind == "c" or (self._kind == "auto" and is_original())
+        make = CompiledDevice if compiled else Device
+        self._device = make(layout, self.log, Dice(self._rng.getrandbits(64)), self._capabilities, *self._groups,
+                            self._read_all, self._strict_handout)
         self._streams = Streams(self._rng, self._shuffle)
         self._tickets: deque[MockTicket] = deque()
         self._next_step = 0
@@ -108,16 +121,17 @@ class MockExecutor:
     def launch(self, plan: Plan) -> MockTicket:
         """Queue a plan; part of the queue may run at once. Raises StepFailed as the faults say."""
         self._check_order(plan)
-        run = Run(plan)
+        device: Any = self.device
+        run = device.begin(plan)
         fault = self._faults.strike(plan.step) if self._doomed is None else self._doomed
         self._events += 1
         ticket = MockTicket(run, self._events, fault)
         if fault is None:
-            for name, phase in (*self.device.preparation(run), *self.device.work(run)):
-                self._put(plan.step, name, partial(phase, run))
+            for name, phase in (*device.preparation(run), *device.work(run)):
+                self._put(plan.step, name, partial(phase, run), signals=ticket.event if name == LAST_PHASE else -1)
         else:
             self._put_failing(run, fault.effect)
-        self._streams.put(FORWARD, Command(lambda: None, signals=ticket.event))
+            self._streams.put(FORWARD, Command(_nothing, signals=ticket.event))
         if fault is not None and self._doomed is None and fault.at == "launch":
             self._need_resync = True
             raise StepFailed(f"step {plan.step} failed at launch", fault.effect)
@@ -153,17 +167,20 @@ class MockExecutor:
         self._last_step = plan.step + plan.repeat - 1
         self._next_step = plan.step + plan.repeat
 
-    def _put(self, step: int, name: str, work: Callable[[], None], muted: bool = False) -> None:
+    def _put(self, step: int, name: str, work: Callable[[], None], muted: bool = False, signals: int = -1) -> None:
+        log = self.log
+
         def run() -> None:
-            self.log.step, self.log.phase, self.log.muted = step, name, muted
+            log.step, log.phase, log.muted = step, name, muted
             work()
-            self.log.muted = False
+            log.muted = False
 
-        self._streams.put(FORWARD, Command(run))
+        self._streams.put(FORWARD, Command(run, (), signals))
 
-    def _put_failing(self, run: Run, effect: Effect) -> None:
+    def _put_failing(self, run: Run | CompiledRun, effect: Effect) -> None:
         """The commands of a plan that is going to fail. UNKNOWN: a part of its phases, then poison on its damage."""
-        device, step = self.device, run.plan.step
+        device: Any = self.device
+        step = run.plan.step
         if effect is Effect.CONTENTS_LOST:
             self._put(step, "contents lost", device.memory.poison_all, muted=True)
         elif effect is Effect.UNKNOWN:

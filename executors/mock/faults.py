@@ -12,6 +12,7 @@ from k3mem.executors.mock.tables import NOWHERE
 from k3mem.plan import PAGE, STATE, Plan, Row
 
 if TYPE_CHECKING:
+    from k3mem.executors.mock.compiled import CompiledDevice
     from k3mem.executors.mock.device import Device
 
 
@@ -52,7 +53,7 @@ class Damage:
     states: set[int]
 
     @classmethod
-    def of(cls, plan: Plan, device: Device) -> Damage:
+    def of(cls, plan: Plan, device: Device | CompiledDevice) -> Damage:
         """The damage of a plan that has not run yet, from the plan and the device's tables before it."""
         tables, span = device.tables, device.span
         updates = (dict(plan.page_table.tolist()), dict(plan.state_table.tolist()))
@@ -84,7 +85,7 @@ class Damage:
                     rows.append((where, max(0, low - index * span), min(span, high - index * span)))
         return cls(pages - {NOWHERE}, rows, states - {NOWHERE})
 
-    def scribble(self, device: Device) -> None:
+    def scribble(self, device: Device | CompiledDevice) -> None:
         """Poison all of it."""
         for page in self.pages:
             device.memory.poison_page(page)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from k3mem.executors.mock import model
 from k3mem.executors.mock.model import Matrix, Rows, Window
+from k3mem.native import ffi, lib
 from k3mem.plan import Sampling
+from k3mem.types import Int32
 
 MAX_VOCAB = 2**31 - 1
 
@@ -84,7 +88,7 @@ def fresh_rows(scope: bytes, tokens: Iterable[int], recurrent_groups: int = 2, k
 
 def fresh_output(
     scope: bytes,
-    prompt: Iterable[int],
+    prompt: Iterable[int] | Int32,
     sampling: Sampling,
     max_new: int,
     *,
@@ -94,9 +98,22 @@ def fresh_output(
 ) -> list[int]:
     """The tokens that a request must get: at most `max_new`, a stop id being the last. O(prompt + output).
 
-    `vocab_size` is that of the Shape which the executor was attached with.
+    `vocab_size` is that of the Shape which the executor was attached with. Raises ValueError for an empty prompt.
     """
-    line = walk(scope, prompt, recurrent_groups, kv_groups)
+    tokens = np.ascontiguousarray(prompt if isinstance(prompt, np.ndarray) else list(prompt), np.int32)
+    if not len(tokens):
+        raise ValueError("an empty prompt has no output")
+    script, stops = model.script_of(sampling), sampling.stop_ids
+    out = ffi.new("int32_t[]", max(1, max_new))
+    count = lib.k3_fresh_output(
+        model.seed_of(scope), recurrent_groups, kv_groups, vocab_size, ffi.from_buffer("int32_t[]", tokens),
+        len(tokens), model.draw_of(sampling), ffi.new("int32_t[]", script), len(script),
+        ffi.new("int64_t[]", stops), len(stops), max_new, out)
+    return ffi.unpack(out, count) if count else []
+
+
+def walked_output(walk: Walk, sampling: Sampling, max_new: int, *, vocab_size: int = MAX_VOCAB) -> list[int]:
+    """`fresh_output` of a walk over the prompt, one token of Python at a time: what the compiled one must equal."""
     draw, script = model.draw_of(sampling), model.script_of(sampling)
     out: list[int] = []
     while len(out) < max_new:
@@ -104,9 +121,9 @@ def fresh_output(
         if offset < len(script):
             token = script[offset]
         else:
-            token = model.next_token(line.outputs[-1], draw, offset, vocab_size)
+            token = model.next_token(walk.outputs[-1], draw, offset, vocab_size)
         out.append(token)
         if token in sampling.stop_ids:
             break
-        line.push(token)
+        walk.push(token)
     return out

@@ -10,10 +10,9 @@ under it. A place is *live* when anything was written to it since it changed han
 
 from __future__ import annotations
 
-from random import Random
-
 from k3mem.executor import Layout
 from k3mem.executors.mock import model
+from k3mem.executors.mock.dice import Dice
 from k3mem.executors.mock.log import Log
 from k3mem.executors.mock.model import BASE, PRIME, Matrix, Window
 from k3mem.plan import PAGE
@@ -27,7 +26,7 @@ POISON_LABEL = -1
 class Page:
     """A live page. Rows are positions inside the page, 0 .. span - 1; values are per KV group."""
 
-    __slots__ = ("head", "high", "known", "labels", "prefix", "rows", "write_low", "write_step", "writer")
+    __slots__ = ("covered", "head", "high", "known", "labels", "prefix", "rows", "write_low", "write_step", "writer")
 
     def __init__(self, groups: int, span: int, fill: int) -> None:
         self.rows = [[fill] * span for _ in range(groups)]
@@ -46,21 +45,14 @@ class Page:
         self.prefix = [[0] * (span + 1) for _ in range(groups)]
         """[group][n] digest of rows 0 .. n - 1, valid for n <= known."""
         self.known = 0
-
-    def copy(self) -> Page:
-        other = Page.__new__(Page)
-        other.rows = [list(values) for values in self.rows]
-        other.labels = list(self.labels)
-        other.prefix = [list(values) for values in self.prefix]
-        other.head, other.high, other.known = self.head, self.high, self.known
-        other.writer, other.write_step, other.write_low = self.writer, self.write_step, self.write_low
-        return other
+        self.covered = -1
+        """The memory's epoch when a lane last remembered a digest of all rows."""
 
 
 class Memory:
     """The arena's content, by physical place. Owners are the ids that the executor's tables name."""
 
-    def __init__(self, layout: Layout, recurrent_groups: int, kv_groups: int, log: Log, rng: Random) -> None:
+    def __init__(self, layout: Layout, recurrent_groups: int, kv_groups: int, log: Log, rng: Dice) -> None:
         self.shape = layout.shape
         self.top = layout.state_top
         self.span = layout.shape.page_span
@@ -77,7 +69,8 @@ class Memory:
         self.label = [POISON_LABEL] * self.state_places
         self.state_owner = [NOBODY] * self.state_places
         self.epoch = 0
-        """Grows with every change of pages other than appending rows that no digest covers."""
+        """Digests that lanes remember are valid while this stays: it grows with every change to a page that one of
+        them covers."""
 
     # -- geometry
 
@@ -104,9 +97,15 @@ class Memory:
 
     # -- life and poison
 
+    def change(self, place: int) -> None:
+        """Before the content of a page place changes, or whose it is: no lane may rely on what it remembers of it."""
+        page = self.pages[place]
+        if page is not None and page.covered == self.epoch:
+            self.epoch += 1
+
     def poison_page(self, place: int) -> None:
+        self.change(place)
         self.pages[place] = None
-        self.epoch += 1
 
     def poison_state(self, place: int) -> None:
         self.matrix[place] = self.window[place] = None
@@ -117,12 +116,12 @@ class Memory:
         page = self.pages[place]
         if page is None or low >= high:
             return
+        self.change(place)
         for values in page.rows:
             values[low:high] = [self.garbage()] * (high - low)
         page.labels[low:high] = [POISON_LABEL] * (high - low)
         page.high = max(page.high, high)
         page.known = min(page.known, low)
-        self.epoch += 1
 
     def poison_all(self) -> None:
         for place in range(self.page_places):
@@ -132,7 +131,7 @@ class Memory:
 
     def garbage(self) -> int:
         """A poison value, unlike any other."""
-        return POISON | self.rng.getrandbits(61)
+        return POISON | self.rng.next() >> 3
 
     def state_alive(self, place: int) -> bool:
         return self.matrix[place] is not None or self.window[place] is not None
@@ -154,8 +153,8 @@ class Memory:
     def zero_page(self, place: int) -> None:
         if self.pages[place] is None:
             self._claim_page(place)
+        self.change(place)
         self.pages[place] = Page(self.kv_groups, self.span, 0)
-        self.epoch += 1
 
     def page_for_write(self, place: int, low: int, high: int, writer: tuple[int, int], step: int) -> Page:
         """The page in which `writer` is about to write rows low .. high - 1. Reports rows of other tenants."""
@@ -163,7 +162,6 @@ class Memory:
         if page is None:
             self._claim_page(place)
             page = self.pages[place] = Page(self.kv_groups, self.span, self.garbage())
-            self.epoch += 1
         elif page.writer != writer and low < page.high and high - low < self.span:
             self.log.report(f"lane {writer[0]} writes rows {low}..{high - 1} of page place {place} over rows of "
                             f"{page.writer or 'a copy'} without zeroing")
@@ -174,7 +172,7 @@ class Memory:
         page.high = max(page.high, high)
         if page.known > low:
             page.known = low
-            self.epoch += 1
+            self.change(place)
         return page
 
     def check_rest(self, place: int, page: Page, high: int) -> None:
@@ -210,8 +208,8 @@ class Memory:
                 values[:rows] = others[:rows]
             page.labels[:rows] = origin.labels[:rows]
             page.head, page.high = origin.head, rows
+        self.change(destination)
         self.pages[destination] = page
-        self.epoch += 1
 
     # -- states
 

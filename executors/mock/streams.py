@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """One piece of work on a stream."""
 
     run: Callable[[], None]
@@ -30,7 +29,10 @@ class Streams:
         """Commands not yet run."""
 
     def put(self, stream: str, command: Command) -> None:
-        self.queues.setdefault(stream, deque()).append(command)
+        queue = self.queues.get(stream)
+        if queue is None:
+            queue = self.queues[stream] = deque()
+        queue.append(command)
         self.waiting += 1
 
     def ready(self) -> list[str]:
@@ -41,21 +43,28 @@ class Streams:
 
     def step(self) -> bool:
         """Run one ready command; False if there is none."""
-        names = self.ready()
-        if not names:
-            return False
-        command = self.queues[names[0] if len(names) == 1 else self.rng.choice(names)].popleft()
+        if len(self.queues) == 1:
+            (queue,) = self.queues.values()
+            if not queue or (queue[0].waits and not self.events.issuperset(queue[0].waits)):
+                return False
+        else:
+            names = self.ready()
+            if not names:
+                return False
+            queue = self.queues[names[0] if len(names) == 1 else self.rng.choice(names)]
+        run, _, signals = queue.popleft()
         self.waiting -= 1
-        command.run()
-        if command.signals >= 0:
-            self.events.add(command.signals)
+        run()
+        if signals >= 0:
+            self.events.add(signals)
         return True
 
     def some(self) -> None:
         """Let the streams run for a while: nothing, a few commands, or everything."""
-        budget = self.rng.randrange(self.waiting + 1) if self.shuffle else self.waiting
-        if self.shuffle and self.rng.random() < 0.5:
-            budget = self.rng.choice((0, self.waiting))
+        budget, chance = self.waiting, self.rng.random
+        if self.shuffle:
+            luck = chance()
+            budget = 0 if luck < 0.25 else self.waiting if luck < 0.5 else int(chance() * (self.waiting + 1))
         while budget > 0 and self.step():
             budget -= 1
 

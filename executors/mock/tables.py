@@ -11,6 +11,8 @@ from k3mem.plan import PAGE, Done, Plan, Sampling, Seat
 
 NOWHERE = -1
 KIND = ("page", "state")
+MAX_LIST = 1 << 24
+"""Longest page list that is believed."""
 
 
 class LaneState:
@@ -25,7 +27,7 @@ class LaneState:
         self.name = f"lane {seat.lane}"
         self.seed = model.seed_of(seat.scope)
         self.state = seat.state
-        self.depth = seat.depth
+        self.depth = max(0, seat.depth)
         """Absorbed depth."""
         self.prompt, self.limit = seat.prompt, seat.limit
         self.last_token = seat.last_token
@@ -115,8 +117,11 @@ class Tables:
             if seen.setdefault(place, entry) != entry:
                 self.log.report(f"maps {KIND[kind]} ids {seen[place]} and {entry} to place {place}")
             old = places[entry]
-            if old not in (NOWHERE, place) and owner[old] == entry:
-                owner[old] = NOBODY
+            if old not in (NOWHERE, place):
+                if kind == PAGE:
+                    memory.change(old)
+                if owner[old] == entry:
+                    owner[old] = NOBODY
             places[entry] = place
             if owner[place] != entry:
                 self._hand_over(kind, place, entry)
@@ -145,8 +150,8 @@ class Tables:
         old = self.lanes[seat.lane]
         if old is not None and old.generation == seat.generation:
             self.log.report(f"seats lane {seat.lane} with the generation {seat.generation} of its last tenant")
-        if seat.limit < seat.depth:
-            self.log.report(f"seats lane {seat.lane} at depth {seat.depth}, beyond its limit {seat.limit}")
+        if seat.depth < 0 or seat.limit < seat.depth:
+            self.log.report(f"seats lane {seat.lane} at depth {seat.depth}, outside 0 .. its limit {seat.limit}")
         self.lanes[seat.lane] = LaneState(seat)
 
     def extend(self, lane: int, index: int, page: int) -> None:
@@ -155,7 +160,7 @@ class Tables:
         if tenant is None:
             self.log.report(f"extends the page list of lane {lane}, which has no seat")
             return
-        if index < 0:
+        if not 0 <= index < MAX_LIST:
             self.log.report(f"names entry {index} of lane {lane}'s page list")
             return
         pages = tenant.pages

@@ -15,7 +15,7 @@ from k3mem.sched.close import retract
 from k3mem.sched.core import Core, Drafter
 from k3mem.sched.job import Job, Seated, read_only
 from k3mem.sched.lanes import Phase
-from k3mem.types import Int32
+from k3mem.types import Bool, Int32
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -75,31 +75,41 @@ def _draft(core: Core, drafter: Drafter, job: Job, most: int) -> Int32:
     return guess.astype(np.int32)
 
 
-def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> Bool:
     """Give each lane the pages for its row; False for lanes that must wait. Retracts the last rank when stuck."""
     lanes, span = core.lanes, core.span
     ends = lanes.launched[chosen] + windows
     keep = np.ones(len(chosen), np.bool_)
     short = np.flatnonzero(ends > lanes.covered[chosen])
     if len(short):
-        seats = [lanes.seat(lane) for lane in chosen.tolist()]
-        order = sorted(short.tolist(), key=lambda i: seats[i].rank)
-        for at, i in enumerate(order):
-            seat = seats[i]
-            if seat.end is not None:
-                continue
-            pages = -(-int(ends[i]) // span) - seat.page_count
-            got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and (retract_last(core, seat) or spare.give_one(core, seat)):
-                got = room.take(core, b, pages, 0)
-            if got is None:
-                for j in order[at:]:
-                    keep[j] = False
-                break
-            give(core, b, seat, got[0])
-        keep &= np.array([seat.end is None for seat in seats])
+        order = sorted(short.tolist(), key=lambda i: lanes.seat(int(chosen[i])).rank)
+        needs = [-(-int(ends[i]) // span) - int(lanes.covered[chosen[i]]) // span for i in order]
+        got = room.take(core, b, sum(needs), 0, room.Evict.NOTHING)
+        if got is None:
+            _cover_by_rank(core, b, chosen, order, needs, keep)
+        else:
+            parts = np.split(got[0], np.cumsum(needs)[:-1])
+            for i, pages in zip(order, parts, strict=True):
+                give(core, b, lanes.seat(int(chosen[i])), pages)
     touch_decode(core, b, chosen[keep], ends[keep], lanes.launched[chosen[keep]])
     return keep
+
+
+def _cover_by_rank(core: Core, b: Builder, chosen: Int32, order: list[int], needs: list[int], keep: Bool) -> None:
+    """Pages for the rows `order`, best ranks first, where something must give way; clears `keep` of who goes without."""
+    seats = [core.lanes.seat(lane) for lane in chosen.tolist()]
+    for at, (i, pages) in enumerate(zip(order, needs, strict=True)):
+        seat = seats[i]
+        if seat.end is not None:
+            continue
+        got = room.take(core, b, pages, 0)
+        while got is None and not core.ending and (retract_last(core, seat) or spare.give_one(core, seat)):
+            got = room.take(core, b, pages, 0)
+        if got is None:
+            keep[order[at:]] = False
+            break
+        give(core, b, seat, got[0])
+    keep &= np.array([seat.end is None for seat in seats])
 
 
 def retract_last(core: Core, needy: Seated) -> bool:

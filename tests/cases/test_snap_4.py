@@ -49,7 +49,7 @@ def test_ignoring_the_profile_fails_by_itself() -> None:
 
 
 def test_a_scene_sees_an_executor_that_claims_too_much() -> None:
-    scene = Scene(executor=MockExecutor(capture="any", strict_handout=False))
     with plant.interior_never_filled():
+        scene = Scene(executor=MockExecutor(capture="any", strict_handout=False))
         scene.serve("R1", cached(130))
         assert scene.differences()

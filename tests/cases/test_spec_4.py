@@ -67,7 +67,7 @@ def test_a_state_over_rejected_drafts_fails() -> None:
 
 
 def test_a_state_over_rejected_drafts_shows_in_the_audit() -> None:
-    scene = window_at_62([0])
     with plant.snapshot_over_drafts():
+        scene = window_at_62([0])
         scene.until(lambda: len(scene.got["R1"]) == 4)
     assert scene.differences()
