@@ -1,10 +1,11 @@
 /* Runs the target where neither libFuzzer nor AFL++ is at hand: any C compiler will do, and gcc's
  * -fsanitize-coverage=trace-pc makes it coverage-guided. Deterministic for a seed.
  *
- *   driver [-runs=N] [-seed=S] [-max_len=L] [-mutant=ID] [-save=DIR] [FILE or DIR]...
+ *   driver [-runs=N] [-seconds=T] [-seed=S] [-max_len=L] [-mutant=ID] [-save=DIR] [FILE or DIR]...
  *
- * First runs the inputs given; then N more, made from those that reached something new. What breaks is written to
- * crash-input (-save: into DIR, with the inputs worth keeping). Compiled without coverage itself. */
+ * First runs the inputs given; then N more (none by default; until T seconds have passed), made from those that
+ * reached something new. What breaks is written to crash-input; inputs worth keeping go to DIR. Compiled without
+ * coverage itself. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "k3.h"
@@ -43,7 +45,7 @@ static input corpus[CORPUS];
 static int n_corpus, features;
 static uint8_t now[INPUT];
 static int now_size;
-static char crash_path[512] = "crash-input";
+static const char crash_path[] = "crash-input";
 
 /* splitmix64 */
 static uint64_t rng_state;
@@ -180,17 +182,17 @@ static long number(const char *arg, const char *name, long otherwise) {
 }
 
 int main(int argc, char **argv) {
-  long runs = 0, max_len = 512, mutant = 0, seed = 1;
+  long runs = 0, seconds = 0, max_len = 512, mutant = 0, seed = 1;
   const char *folder = NULL;
   for (int i = 1; i < argc; i++) {
     runs = number(argv[i], "-runs=", runs);
+    seconds = number(argv[i], "-seconds=", seconds);
     seed = number(argv[i], "-seed=", seed);
     max_len = number(argv[i], "-max_len=", max_len);
     mutant = number(argv[i], "-mutant=", mutant);
     if (!strncmp(argv[i], "-save=", 6)) folder = argv[i] + 6;
   }
   if (max_len < 1 || max_len > INPUT) max_len = INPUT;
-  if (folder) snprintf(crash_path, sizeof crash_path, "%s/crash-input", folder);
 #ifdef K3_MUTANTS
   k3_mutant = (int)mutant;
 #else
@@ -206,11 +208,12 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++)
     if (argv[i][0] != '-') run_path(argv[i], folder);
   long given = n_corpus;
-  for (long i = 0; i < runs; i++) {
+  long i = 0;
+  for (time_t start = time(NULL); i < runs && (!seconds || time(NULL) - start < seconds); i++) {
     if (i % 64 == 0) alarm(STUCK_SECONDS);
     make_input((int)max_len);
     if (run()) keep(folder);
   }
-  printf("%ld runs, %d features, corpus of %d (%ld given)\n", runs, features, n_corpus, given);
+  printf("%ld runs, %d features, corpus of %d (%ld given)\n", i, features, n_corpus, given);
   return 0;
 }
