@@ -13,12 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "k3.h"
 
-enum { MAP = 1 << 16, CORPUS = 1 << 14, INPUT = 4096, STUCK_SECONDS = 10 };
+enum { MAP = 1 << 16, CORPUS = 1 << 14, INPUT = 4096, STUCK_SECONDS = 5 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 const char *__asan_default_options(void);
@@ -64,7 +65,13 @@ static void on_crash(int sig) {
   if (fd >= 0 && write(fd, now, (size_t)now_size) == now_size && write(2, text, sizeof text - 1) > 0 &&
       write(2, crash_path, strlen(crash_path)) > 0 && write(2, "\n", 1) > 0)
     close(fd);
-  raise(sig == SIGALRM ? SIGKILL : sig); /* stuck: an unclean end as well */
+  raise(sig);
+}
+
+/* The next runs may take so much processor time; then SIGPROF ends them. */
+static void limit_time(void) {
+  const struct itimerval t = {.it_value = {STUCK_SECONDS, 0}};
+  setitimer(ITIMER_PROF, &t, NULL);
 }
 
 /* Eight classes of how often a place was passed, as AFL has them. */
@@ -202,15 +209,15 @@ int main(int argc, char **argv) {
   }
 #endif
   rng_state = (uint64_t)seed;
-  const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM};
+  const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF};
   for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], on_crash);
-  alarm(STUCK_SECONDS);
+  limit_time();
   for (int i = 1; i < argc; i++)
     if (argv[i][0] != '-') run_path(argv[i], folder);
   long given = n_corpus;
   long i = 0;
   for (time_t start = time(NULL); i < runs && (!seconds || time(NULL) - start < seconds); i++) {
-    if (i % 64 == 0) alarm(STUCK_SECONDS);
+    if (i % 64 == 0) limit_time();
     make_input((int)max_len);
     if (run()) keep(folder);
   }
