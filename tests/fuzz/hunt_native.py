@@ -23,7 +23,7 @@ from tests.fuzz.native_actors import GEOMETRIES, Actor, ArenaMachine, PrefixMach
 
 STUCK_SECONDS = 40
 
-SETTINGS = settings(deadline=None, derandomize=True, max_examples=150, stateful_step_count=40, database=None,
+SETTINGS = settings(deadline=None, derandomize=True, max_examples=60, stateful_step_count=40, database=None,
                     print_blob=False, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 

@@ -169,7 +169,7 @@ class PrefixMachine(RuleBasedStateMachine):
     def write(self, session: Session, start: int) -> None:
         """Fresh pages from own_from on; rows below `start` copied, the others computed."""
         count = -(-len(session.tokens) // self.page)
-        for i in range(len(session.pages), count):
+        for _ in range(len(session.pages), count):
             session.pages.append(self.next_page)
             self.books.rows[self.next_page] = [None] * self.page
             self.next_page += 1
