@@ -23,7 +23,7 @@ from tests.fuzz.native_actors import GEOMETRIES, Actor, ArenaMachine, PrefixMach
 
 STUCK_SECONDS = 40
 
-SETTINGS = settings(deadline=None, derandomize=True, max_examples=60, stateful_step_count=40, database=None,
+SETTINGS = settings(deadline=None, derandomize=True, stateful_step_count=40, database=None,
                     print_blob=False, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
@@ -41,13 +41,13 @@ def arena_stress() -> None:
                 Actor(seed, geometry).run(400)
 
 
-def machine(of: type[RuleBasedStateMachine]) -> Callable[[], None]:
-    return lambda: run_state_machine_as_test(of, settings=SETTINGS)
+def machine(of: type[RuleBasedStateMachine], examples: int = 60) -> Callable[[], None]:
+    return lambda: run_state_machine_as_test(of, settings=settings(SETTINGS, max_examples=examples))
 
 
 TREE_HUNTERS = {"tree stress": tree_stress, "prefix machine": machine(PrefixMachine),
                 "tree machine": machine(TreeMachine)}
-ARENA_HUNTERS = {"arena stress": arena_stress, "arena machine": machine(ArenaMachine)}
+ARENA_HUNTERS = {"arena stress": arena_stress, "arena machine": machine(ArenaMachine, 150)}
 
 
 def attempt(mutant: NativeMutant | int, hunter: Callable[[], None]) -> str:

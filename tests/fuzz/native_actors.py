@@ -60,6 +60,22 @@ class ArenaMachine(RuleBasedStateMachine):
                 arena.unlease(kind, i)
                 model.leases[kind][i] = model.leases[kind].get(i, 0) + 1
 
+    @rule(kind=st.sampled_from([PAGE, STATE]), n=st.integers(2, 5))
+    def strand(self, kind: int, n: int) -> None:
+        """A leased entry beyond holes: they cannot be closed."""
+        model, arena = self.actor.model, self.actor.arena
+        got = arena.alloc(*((n, 0) if kind == PAGE else (0, n)))
+        if got is None:
+            return
+        ids = got[kind].tolist()
+        model.allocated(kind, ids)
+        last = max(ids, key=lambda i: model.place[kind][i])
+        arena.lease(kind, last)
+        model.leases[kind][last] = 1
+        rest = [i for i in ids if i != last]
+        free = (arena.free_pages, arena.free_states)[kind]
+        assert sorted(free(rest)) == sorted(model.freed(kind, rest, 0))
+
     @rule()
     def free_leased(self) -> None:
         """The last reference to a leased entry cannot go, nor does anything given beside it."""
