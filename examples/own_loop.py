@@ -6,8 +6,6 @@ launch and collect. Run it: python examples/own_loop.py
 
 from __future__ import annotations
 
-from collections import deque
-
 import k3mem
 from k3mem.executors.sim import SimExecutor
 
@@ -17,25 +15,20 @@ def serve(engine: k3mem.Engine, requests: list[k3mem.Request], abort: dict[int, 
     out: dict[str, list[int]] = {str(request.id): [] for request in requests}
     for request in requests:
         engine.submit(request)
-    flights: deque = deque()
     while engine.has_work:
         plan = engine.plan()
         if plan is not None:
-            flight = engine.launch(plan)  # returns at once: the device works while the host plans the next step
-            if flight is not None:
-                flights.append(flight)
-            while len(flights) > engine.stats()["in_flight"]:
-                flights.popleft()  # the launch failed, and the engine has retired what was launched before
+            engine.launch(plan)  # returns at once: the device works while the host plans the next step
             if plan.step in abort:
                 engine.abort(abort[plan.step])
         outputs = []
+        flights = engine.flights  # asked anew: a failed launch retires what was launched before
         if flights and (plan is None or len(flights) > engine.policy.steps_in_flight):
-            flight = flights.popleft()
+            oldest = flights[0]
             try:
-                outputs = engine.commit(flight, engine.collect(flight))
+                outputs = engine.commit(oldest, engine.collect(oldest))
             except k3mem.StepFailed as error:
-                engine.failed(flight, error.effect)  # takes all later flights with it
-                flights.clear()
+                engine.failed(oldest, error.effect)  # takes all later flights with it
         for update in outputs + engine.take_outputs():
             out[update.id] += update.tokens
             if update.finished:
@@ -45,7 +38,8 @@ def serve(engine: k3mem.Engine, requests: list[k3mem.Request], abort: dict[int, 
 
 
 def main() -> None:
-    engine = k3mem.Engine(k3mem.Shape.kimi_linear_48b(), SimExecutor(), 8 << 30, k3mem.Policy(steps_in_flight=1))
+    policy = k3mem.Policy(steps_in_flight=1)
+    engine = k3mem.Engine(k3mem.Shape.kimi_linear_48b(), SimExecutor(), 8 << 30, policy, fast_forward=False)
     document = [(7 * i) % 1000 for i in range(20_000)]
     requests = [k3mem.Request(f"q{i}", [*document, i, i, i], max_new_tokens=50) for i in range(4)]
     serve(engine, requests, abort={6: "q3"})

@@ -53,6 +53,7 @@ ShapeName = Annotated[str | None, typer.Option("--shape", help="Model by name. (
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Model by its Hugging Face config.json.")]
 TP = Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")]
 Page = Annotated[int, typer.Option("--page", help="Tokens a KV page, 1..512.")]
+JsonOut = Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the report as JSON; - is stdout.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and go on, instead of failing.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="Read this many requests at most.")]
 Tokenizer = Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json, for text traces.")]
@@ -82,8 +83,7 @@ def replay(
     block: Block = None,
     seed: Annotated[int, typer.Option(help="Seed of whatever is drawn.")] = 0,
     fast_forward: Annotated[bool, typer.Option(help="timed: run identical decode steps at once; same report.")] = True,
-    json_out: Annotated[str | None, typer.Option("--json", metavar="FILE|-",
-                                                 help="Write the report as JSON; - is stdout.")] = None,
+    json_out: JsonOut = None,
 ) -> None:
     """Replay a trace through the memory core and report what was reused, and why not more."""
     if mode is Mode.arrival:
@@ -160,6 +160,7 @@ def convert(
     skip_bad: SkipBad = False,
     limit: Limit = None,
     tokenizer: Tokenizer = None,
+    json_out: JsonOut = None,
 ) -> None:
     """Write a trace in another format."""
     with _reported(ValueError):
@@ -169,6 +170,8 @@ def convert(
             trace = _load([source], bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
             write(trace, target, format.value, block=block)
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
+        if json_out is not None:
+            _write_json(trace.summary(), json_out)
 
 
 @trace_app.command()
@@ -178,6 +181,7 @@ def synth(
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
     scale: Annotated[float, typer.Option(help="Factor on all lengths.")] = 1.0,
     flip: Annotated[bool, typer.Option("--flip", help="Turn half-way from many short to few long sessions.")] = False,
+    json_out: JsonOut = None,
 ) -> None:
     """Make a trace of agent sessions from a seed."""
     with _reported(ValueError):
@@ -185,6 +189,8 @@ def synth(
 
         trace = write_synth(target, seed, sessions, scale=scale, mix="flip" if flip else "agent")
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
+        if json_out is not None:
+            _write_json(trace.summary(), json_out)
 
 
 # -- shape, version
@@ -196,19 +202,16 @@ def shape_command(
     config: ConfigFile = None,
     tp: TP = 1,
     page: Page = 64,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    json_out: JsonOut = None,
 ) -> None:
     """Print the sizes of a model's state and KV on one rank."""
     with _reported():
-        import json
-
         shape = _shape(name, config, tp, page)
         facts = {key: getattr(shape, key) for key in (
             "name", "state_bytes", "token_bytes", "page_tokens", "page_bytes", "state_layers", "kv_layers", "grid",
             "record_bytes", "vocab_size", "max_tokens")}
         facts["tokens_a_state"] = round(shape.state_bytes / shape.token_bytes, 2)
-        if as_json:
-            typer.echo(json.dumps(facts, indent=2))
+        if _write_json(facts, json_out):
             return
         for key, value in facts.items():
             typer.echo(f"{key:15} {value:,}" if isinstance(value, int) else f"{key:15} {value}")
@@ -245,6 +248,17 @@ def _reported(*wrong: type[Exception]) -> Iterator[None]:
 def _fail(message: str, code: int) -> NoReturn:
     typer.echo(message, err=True)
     raise typer.Exit(code)
+
+
+def _write_json(report: dict[str, Any], where: str | None) -> bool:
+    """Write a report to a file, or to stdout for `-`; whether stdout is taken."""
+    import json
+
+    if where == "-":
+        typer.echo(json.dumps(report, indent=2))
+    elif where is not None:
+        Path(where).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return where == "-"
 
 
 def _size(text: str, option: str) -> int:

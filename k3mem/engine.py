@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +16,9 @@ from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
-from k3mem.request import Hit, Output, Request, RequestId, as_tokens
+from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched.core import Drafter, Flight
+from k3mem.sched.job import Job
 from k3mem.sched.scheduler import Scheduler
 from k3mem.shape import Shape
 from k3mem.types import Int32
@@ -45,46 +48,49 @@ class Engine:
         self._media: dict[tuple[bytes, int], int] = {}
         """Number of each (digest, tokens): one picture at two sizes is two media."""
         self._late: list[Output] = []
-        self._inboxes: dict[RequestId, list[Output]] = {}
+        """Outputs of nobody's stream that were not handed out yet."""
+        self._inboxes: dict[RequestId, deque[Output]] = {}
+        """Outputs of streamed requests that have not ended."""
         self._asleep = False
         self._attach()
 
     # -- requests
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises InvalidRequest or RequestTooLarge; nothing has changed then. O(prompt)."""
-        self._alive()
-        self.scheduler.submit(request, self._tokens(request))
+        """Queue a copy of a request. Raises InvalidRequest or RequestTooLarge; nothing has changed then. O(prompt)."""
+        with self._latching():
+            own = request.copy()
+            tokens, media = self._tokens(own)
+            self.scheduler.submit(own, tokens)
+            self._media |= media
 
     def abort(self, request_id: RequestId) -> None:
         """End a request at the next plan. Raises UnknownRequest."""
-        self._alive()
-        self.scheduler.abort(request_id)
+        with self._latching():
+            self.scheduler.abort(request_id)
 
     def probe(self, prompt: Sequence[int] | Int32, *, salt: str | bytes = "", adapter: str = "",
-              adapter_version: str = "") -> Hit:
-        """What a prompt would hit now, and why not more. Touches nothing."""
-        tokens = as_tokens(prompt, "probe")
-        core = self.scheduler.core
-        scope = core.cache.scope((salt, adapter, adapter_version))
-        found = core.cache.match(scope, tokens, len(tokens) - 1, core.step + 1)
-        kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
-        return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind,
-                   core.cache.explain(scope, tokens, found, found.depth, len(tokens) - 1))
+              adapter_version: str = "", media: Sequence[tuple[int, int, bytes]] = ()) -> Hit:
+        """What a prompt would hit now, and why not more. Touches nothing. Raises InvalidRequest as `submit` would."""
+        request = Request("probe", prompt, 1, salt=salt, adapter=adapter, adapter_version=adapter_version, media=media)
+        with self._latching():
+            return self.scheduler.probe(request, self._tokens(request)[0])
 
     def pin(self, session: Hashable, ttl: float) -> None:
         """Keep a session's newest checkpoint, and each newer one in its place, for `ttl` seconds. Soft: where nothing
-        else could give way, pins do."""
-        self.scheduler.pin(session, ttl)
+        else could give way, pins do. A checkpoint that is gone already is not looked for further up."""
+        with self._latching():
+            self.scheduler.pin(session, ttl)
 
     def unpin(self, session: Hashable) -> None:
         """End a pin."""
-        self.scheduler.core.pins.unpin(session)
+        with self._latching():
+            self.scheduler.core.pins.unpin(session)
 
     @property
     def has_work(self) -> bool:
-        """Whether any request waits, runs or drains."""
-        return self.scheduler.has_work
+        """Whether any request waits, runs or drains, or any output was not taken."""
+        return self.scheduler.has_work or bool(self._late)
 
     # -- steps
 
@@ -95,10 +101,9 @@ class Engine:
         if plan is not None:
             self.launch(plan)
         flights = self.scheduler.core.flights
-        out: list[Output] = []
         if flights and (plan is None or len(flights) > self.policy.steps_in_flight):
-            out += self._retire(flights[0])
-        return out + self.take_outputs()
+            self._late += self._retire(flights[0])
+        return self.take_outputs()
 
     def run(self) -> list[Output]:
         """Step until nothing is left; all outputs."""
@@ -108,90 +113,109 @@ class Engine:
         return out
 
     async def stream(self, request: Request) -> AsyncIterator[Output]:
-        """Submit a request and yield its outputs, stepping the engine meanwhile; outputs of other requests stay for
-        their own streams. One event loop only."""
+        """Submit a request and yield its outputs, stepping the engine meanwhile. Closing the stream before its end
+        aborts the request. Outputs of other streams go to those, all others to whoever steps or takes outputs next.
+        One event loop only. Raises as `submit` and `step` do."""
         import asyncio
 
-        inbox: list[Output] = []
         self.submit(request)
+        self._late = self.take_outputs()  # an earlier request of this id may have an end on its way
+        job, inbox = self.scheduler.core.jobs[request.id], deque[Output]()
         self._inboxes[request.id] = inbox
         try:
-            while True:
+            finished = False
+            while not finished:
                 while not inbox:
-                    for out in self.step():
-                        self._inboxes.get(out.id, []).append(out)
+                    self._late = self.step()
                     await asyncio.sleep(0)
-                out = inbox.pop(0)
+                out = inbox.popleft()
+                finished = out.finished
                 yield out
-                if out.finished:
-                    return
         finally:
-            del self._inboxes[request.id]
+            self._close_stream(request.id, job, inbox)
+
+    def _close_stream(self, request_id: RequestId, job: Job, inbox: deque[Output]) -> None:
+        """Nobody listens any more: end the request, if it has not ended, and forget its outputs. Another request may
+        have its id by now."""
+        core = self.scheduler.core
+        if self._broken is None and job.reason is None and core.jobs.get(request_id) is job:
+            self.abort(request_id)
+        if self._inboxes.get(request_id) is inbox:
+            self._late = self.take_outputs()
+            self._inboxes.pop(request_id, None)
 
     # -- the whole cache
 
     def flush(self) -> None:
         """Forget everything cached that no running request uses. Raises RuntimeError while a plan is open."""
-        self._alive()
-        self.scheduler.flush()
+        with self._latching():
+            self.scheduler.flush()
 
     def resize(self, capacity_bytes: int) -> None:
         """Give the arena another size. Its contents are lost, running requests start again from their tokens.
         Raises RuntimeError while a step is in flight, RequestTooLarge or InvalidShape if it would be too small;
         nothing has changed then."""
-        self._alive()
-        self.scheduler.empty(capacity_bytes)
-        self._attach()
+        with self._latching():
+            self.scheduler.empty(capacity_bytes)
+            self._attach()
 
     def sleep(self) -> None:
         """Give up the contents: until `wake()` nothing is planned, and the executor may free its bytes (its `sleep`
         is called if it has one). Raises RuntimeError while a step is in flight."""
-        self._alive()
-        self.scheduler.empty()
-        self._asleep = True
-        getattr(self.executor, "sleep", lambda: None)()
+        with self._latching():
+            self.scheduler.empty()
+            self._asleep = True
+            getattr(self.executor, "sleep", lambda: None)()
 
     def wake(self) -> None:
         """Plan again; the executor is attached anew."""
-        self._alive()
-        if self._asleep:
-            self._asleep = False
-            self._attach()
+        with self._latching():
+            if self._asleep:
+                self._asleep = False
+                self._attach()
 
     # -- the four halves of a step, for servers with their own loop
 
+    @property
+    def flights(self) -> tuple[Flight, ...]:
+        """Steps launched and neither committed nor failed, oldest first. A failure may end several at once."""
+        return tuple(self.scheduler.core.flights)
+
     def plan(self) -> Plan | None:
-        """The next step as data, or None (see `waits_for`)."""
-        self._alive()
-        if self._asleep:
-            raise RuntimeError("the engine sleeps: wake() it before it plans")
-        try:
+        """The next step as data, or None (see `waits_for`). Raises what a drafter raises, or InvalidRequest for drafts
+        that are no tokens: the plan is cancelled then, and the next one asks the drafter again."""
+        with self._latching():
+            if self._asleep:
+                raise RuntimeError("the engine sleeps: wake() it before it plans")
             return self.scheduler.plan()
-        except Corrupted as e:
-            self._broken = e
-            raise
 
     def launch(self, plan: Plan) -> Flight | None:
-        """Hand the open plan to the executor. A failed launch is handled as architecture says; None then."""
-        try:
-            ticket = self.executor.launch(plan)
-        except StepFailed as e:
-            if e.effect == Effect.NO_EFFECT:
-                self.scheduler.cancel(plan)
-                self.scheduler.missed()
+        """Hand the open plan to the executor. When the launch fails, so do all steps in flight as far as they need
+        to (see `flights`); None then."""
+        with self._latching():
+            try:
+                ticket = self.executor.launch(plan)
+            except StepFailed as e:
+                self._launch_failed(plan, e.effect)
                 return None
-            flight = self.scheduler.launched(plan, None)
-            earlier = len(self.scheduler.core.flights) - 1
-            for older in list(self.scheduler.core.flights)[:earlier]:
-                self._late += self._retire(older)
-            if self.scheduler.core.flights:
-                self.scheduler.fail(flight, e.effect)
-            return None
-        return self.scheduler.launched(plan, ticket)
+            return self.scheduler.launched(plan, ticket)
+
+    def _launch_failed(self, plan: Plan, effect: Effect) -> None:
+        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself."""
+        if effect == Effect.NO_EFFECT:
+            self.scheduler.cancel(plan)
+            self.scheduler.missed()
+            return
+        flight = self.scheduler.launched(plan, None)
+        for older in self.flights[:-1]:
+            self._late += self._retire(older)
+        if self.flights:
+            self.scheduler.fail(flight, effect)
 
     def cancel(self, plan: Plan) -> None:
         """Drop the open plan instead of launching it."""
-        self.scheduler.cancel(plan)
+        with self._latching():
+            self.scheduler.cancel(plan)
 
     def collect(self, flight: Flight) -> Result:
         """Wait for the oldest flight's result. Raises StepFailed; tell `failed` then."""
@@ -199,21 +223,37 @@ class Engine:
 
     def commit(self, flight: Flight, result: Result) -> list[Output]:
         """Book the oldest flight's result. Raises Corrupted (latched) if it belongs to another plan."""
-        try:
-            return self.scheduler.commit(flight, result)
-        except Corrupted as e:
-            self._broken = e
-            raise
+        with self._latching():
+            return self._sorted(self.scheduler.commit(flight, result))
 
     def failed(self, flight: Flight, effect: Effect = Effect.UNKNOWN) -> None:
         """The oldest flight failed, and all launched after it. Raises ExecutorFailed after three in a row."""
-        self.scheduler.fail(flight, effect)
+        with self._latching():
+            self.scheduler.fail(flight, effect)
 
     def take_outputs(self) -> list[Output]:
-        """Outputs that no commit carries: ends of aborted and expired requests."""
+        """Outputs that no commit carries: ends of aborted, expired and failed requests, and what came while a stream
+        stepped the engine. Outputs of streams go to those."""
         core = self.scheduler.core
-        out, core.outputs, self._late = self._late + core.outputs, [], []
+        ends, core.outputs = core.outputs, []
+        out, self._late = self._late + self._sorted(ends), []
         return out
+
+    def _sorted(self, outputs: list[Output]) -> list[Output]:
+        """Put outputs of streamed requests into their inboxes; the others. The end of a request closes its inbox: the
+        id may be used again before the stream has read all."""
+        if not self._inboxes:
+            return outputs
+        others = []
+        for out in outputs:
+            inbox = self._inboxes.get(out.id)
+            if inbox is None:
+                others.append(out)
+                continue
+            inbox.append(out)
+            if out.finished:
+                del self._inboxes[out.id]
+        return others
 
     def _retire(self, flight: Flight) -> list[Output]:
         try:
@@ -251,12 +291,8 @@ class Engine:
 
     def check(self) -> None:
         """Walk every invariant. Raises Corrupted, which latches. O(everything)."""
-        self._alive()
-        try:
+        with self._latching():
             self.scheduler.check()
-        except Corrupted as e:
-            self._broken = e
-            raise
 
     # -- inside
 
@@ -265,23 +301,33 @@ class Engine:
         self.executor.attach(Layout(self.shape, arena.capacity_bytes, arena.state_top, arena.page_ids,
                                     arena.state_ids, self.policy.max_running))
 
-    def _alive(self) -> None:
+    @contextmanager
+    def _latching(self) -> Iterator[None]:
+        """Refuse everything once an invariant was found broken, and remember the first that is."""
         if self._broken is not None:
             raise Corrupted(f"the engine is latched after: {self._broken}; make a new one")
+        try:
+            yield
+        except Corrupted as e:
+            self._broken = self._broken or e
+            raise
 
-    def _tokens(self, request: Request) -> Int32:
-        """The prompt with media digests interned above the vocabulary. Raises InvalidRequest."""
+    def _tokens(self, request: Request) -> tuple[Int32, dict[tuple[bytes, int], int]]:
+        """The prompt with media digests interned above the vocabulary, and the numbers of those that are new. Raises
+        InvalidRequest."""
         tokens, vocab = request.prompt, self.shape.vocab_size
         if int(tokens.min()) < 0 or int(tokens.max()) >= vocab:
             bad = int(np.flatnonzero((tokens < 0) | (tokens >= vocab))[0])
             raise InvalidRequest(f"request {request.id!r}: token {int(tokens[bad])} at {bad} is outside 0..{vocab - 1}")
         tokens = tokens.copy()  # the caller may reuse its array while the request runs
+        fresh: dict[tuple[bytes, int], int] = {}
         for first, count, digest in request.media:
-            known = self._media.setdefault((digest, count), len(self._media))
+            key = (digest, count)
+            known = self._media[key] if key in self._media else fresh.setdefault(key, len(self._media) + len(fresh))
             if vocab + known > 2**31 - 1:
                 raise InvalidRequest(f"request {request.id!r}: no ids left above the vocabulary for media digests")
             tokens[first : first + count] = vocab + known
-        return tokens
+        return tokens, fresh
 
 
 def _check_fit(shape: Shape, can: Capabilities, drafter: Drafter | None, window: int) -> None:

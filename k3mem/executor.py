@@ -28,6 +28,9 @@ class Capabilities:
     """Largest VERIFY window (1 + drafts)."""
     fast_forward: bool = False
     """Has `fast_forward` and runs plans with repeat > 1."""
+    same_bits: bool = True
+    """Prefill and decode of the same tokens leave the same bits in states and KV. Where they do not,
+    `Policy.deterministic` keeps checkpoints that prefill made, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +69,17 @@ class Executor(Protocol):
         """Wait for a launched plan; called in launch order. Raises StepFailed for it; later tickets are then dropped
         and the next plan launched is a resync."""
         ...
+
+
+def find(name: str) -> type[Executor]:
+    """The executor registered as `name` under the entry-point group `k3mem.executors`, by whichever package.
+
+    Raises LookupError naming what is registered.
+    """
+    from importlib.metadata import entry_points
+
+    known = {point.name: point for point in entry_points(group="k3mem.executors")}
+    if name not in known:
+        raise LookupError(f"no executor {name!r} is registered under k3mem.executors; there are {sorted(known)}")
+    found: type[Executor] = known[name].load()
+    return found

@@ -40,7 +40,8 @@ class Policy:
     ghost_tokens: int | None = 1 << 28
     """Tokens of evicted paths to remember; None for no limit."""
     deterministic: bool = False
-    """Grid depths only: at a request's end the last snapshot on the grid is donated, not the working state."""
+    """Grid depths only: at a request's end the last snapshot on the grid is donated, not the working state; and none
+    at all that decode made, where the executor's prefill and decode differ in bits (`Capabilities.same_bits`)."""
     event_log: int = 1024
     """Events that `engine.events` keeps."""
     follow: bool = True

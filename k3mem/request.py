@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,15 +17,18 @@ from k3mem.types import Int32
 
 RequestId = Hashable
 HostStop = Callable[[Int32], "int | None"]
-"""Called with a request's output tokens after each commit; returns how many of them to keep when the request is to
-end (a stop string was found), else None. Only the host can see such a stop, so a row launched meanwhile overruns."""
+"""Called with a request's output tokens (a read-only view) at each commit; returns how many of them to keep, 0 to all,
+when the request is to end (a stop string was found), else None. Only the host can see such a stop, so a row launched
+meanwhile overruns. One that raises, or returns anything else, ends its request with reason `failed`; the request's
+`end` event says why."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
     """One request. `prompt` may be any integer sequence; it is converted to int32 once, here.
 
-    Raises InvalidRequest for negative sizes, an empty prompt, or offsets outside the prompt.
+    Raises InvalidRequest for negative sizes, an empty prompt, offsets outside the prompt, or a field of a wrong type.
+    The engine keeps a copy: what is assigned after `submit` changes nothing.
     """
 
     id: RequestId
@@ -50,25 +55,31 @@ class Request:
 
     def __init__(self, id: RequestId, prompt: Sequence[int] | Int32, max_new_tokens: int, **options: Any) -> None:
         self.id = id
-        self.prompt = as_tokens(prompt, f"request {id!r}")
-        if not isinstance(max_new_tokens, (int, np.integer)) or max_new_tokens < 1:
-            raise InvalidRequest(f"request {id!r}: max_new_tokens must be an integer >= 1, got {max_new_tokens!r}")
-        self.max_new_tokens = int(max_new_tokens)
+        who = f"request {id!r}"
+        self.prompt = as_tokens(prompt, who)
         for name in _OPTIONS:
             setattr(self, name, options.pop(name, _OPTIONS[name]))
         if options:
-            raise InvalidRequest(f"request {id!r}: unknown option {sorted(options)[0]!r}; known: {sorted(_OPTIONS)}")
-        if not isinstance(self.salt, (str, bytes)) or not isinstance(self.adapter, str) or not isinstance(
-                self.adapter_version, str):
-            raise InvalidRequest(f"request {id!r}: salt must be str or bytes, adapter and adapter_version str")
+            raise InvalidRequest(f"{who}: unknown option {sorted(options)[0]!r}; known: {sorted(_OPTIONS)}")
+        self.max_new_tokens = _whole(max_new_tokens, f"{who}: max_new_tokens")
+        if self.max_new_tokens < 1:
+            raise InvalidRequest(f"{who}: max_new_tokens must be an integer >= 1, got {max_new_tokens!r}")
+        self.priority = _whole(self.priority, f"{who}: priority")
+        self.deadline = _moment(self.deadline, who)
+        _hashable(self, who)
+        _scope_parts(self, who)
+        if not isinstance(self.sampling, Sampling):
+            raise InvalidRequest(f"{who}: sampling must be a k3mem.Sampling, got {type(self.sampling).__name__}")
+        if self.stop is not None and not callable(self.stop):
+            raise InvalidRequest(f"{who}: stop must be a function of the output tokens; stop ids go into Sampling")
         for name in ("turn_starts", "hints"):
-            offsets = tuple(int(x) for x in getattr(self, name))
-            if any(not 0 <= x <= len(self.prompt) for x in offsets):
-                raise InvalidRequest(f"request {id!r}: {name} must lie in 0..{len(self.prompt)}, got {offsets}")
-            setattr(self, name, offsets)
-        for first, count, _digest in self.media:
-            if first < 0 or count < 1 or first + count > len(self.prompt):
-                raise InvalidRequest(f"request {id!r}: media at {first}+{count} lies outside the prompt")
+            setattr(self, name, _offsets(getattr(self, name), len(self.prompt), f"{who}: {name}"))
+        self.media = _media(self.media, len(self.prompt), who)
+
+    def copy(self) -> Request:
+        """Another one like it, checked again: fields may have been assigned since. The prompt's array is shared.
+        Raises InvalidRequest."""
+        return Request(self.id, self.prompt, self.max_new_tokens, **{name: getattr(self, name) for name in _OPTIONS})
 
     @property
     def scope(self) -> tuple[str | bytes, str, str]:
@@ -80,6 +91,65 @@ _OPTIONS: dict[str, Any] = {
     "sampling": Sampling(), "stop": None, "priority": 0, "deadline": None, "session": None, "parent_session": None,
     "salt": "", "adapter": "", "adapter_version": "", "turn_starts": (), "hints": (), "media": (),
 }
+
+
+def _whole(value: Any, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidRequest(f"{what} must be an integer, got {value!r}") from None
+
+
+def _moment(value: Any, who: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, (int, float, np.integer, np.floating)) and not math.isnan(value):
+        return float(value)
+    raise InvalidRequest(f"{who}: deadline must be a time on the engine's clock in seconds, or None, got {value!r}")
+
+
+def _hashable(request: Request, who: str) -> None:
+    for name in ("id", "session", "parent_session"):
+        try:
+            hash(getattr(request, name))
+        except TypeError:
+            raise InvalidRequest(f"{who}: {name} must be hashable (a string, a number, a tuple of them)") from None
+
+
+def _scope_parts(request: Request, who: str) -> None:
+    salt, names = request.salt, (request.adapter, request.adapter_version)
+    if not isinstance(salt, (str, bytes)) or not all(isinstance(name, str) for name in names):
+        raise InvalidRequest(f"{who}: salt must be str or bytes, adapter and adapter_version str")
+    for part in (salt, *names):
+        try:
+            _ = part.encode() if isinstance(part, str) else part
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"{who}: {part!r} has no UTF-8 form; give a salt like that as bytes") from None
+
+
+def _offsets(values: Any, most: int, what: str) -> tuple[int, ...]:
+    try:
+        out = tuple(operator.index(x) for x in values)
+    except TypeError:
+        raise InvalidRequest(f"{what} must be a sequence of integers, got {values!r}") from None
+    if any(not 0 <= x <= most for x in out):
+        raise InvalidRequest(f"{what} must lie in 0..{most}, got {out}")
+    return out
+
+
+def _media(values: Any, most: int, who: str) -> tuple[tuple[int, int, bytes], ...]:
+    out = []
+    try:
+        for first, count, digest in values:
+            out.append((operator.index(first), operator.index(count), digest))
+    except (TypeError, ValueError):
+        raise InvalidRequest(f"{who}: media are (first position, tokens, digest) each, got {values!r}") from None
+    for first, count, digest in out:
+        if not isinstance(digest, bytes):
+            raise InvalidRequest(f"{who}: a media digest must be bytes, got {type(digest).__name__}")
+        if first < 0 or count < 1 or first + count > most:
+            raise InvalidRequest(f"{who}: media at {first}+{count} lies outside the prompt")
+    return tuple(out)
 
 
 def as_tokens(tokens: Sequence[int] | Int32, who: str) -> Int32:
@@ -111,7 +181,8 @@ class Output(msgspec.Struct, frozen=True):
     """Tokens committed by one step, stop id included."""
     finished: bool = False
     reason: str | None = None
-    """`stop`, `length`, `host_stop`, `abort`, `deadline` or `failed` when finished."""
+    """`stop`, `length`, `host_stop`, `abort`, `deadline` or `failed` (the executor, or the request's own stop function)
+    when finished."""
     keep: int | None = None
     """With `host_stop`: how many of *all* output tokens the caller's stop function kept."""
     first_time: float | None = None

@@ -44,6 +44,7 @@ typedef struct {
 typedef struct {
     int32_t depth, start, parent, state, kind, lock, children, scope;
     int32_t has_kv, superseded, is_tail, had_state;
+    int32_t unused; /* 1: a checkpoint that was never touched */
     int64_t stamp, kv_stamp;
 } k3_node_info;
 

@@ -206,7 +206,7 @@ def test_synth(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shape() -> None:
     got = call("shape", "kimi-k3", "--tp", "8")
     assert "56,171,520" in got.stdout and "27,648" in got.stdout
-    data = json.loads(call("shape", "--tp", "8", "--page", "16", "--json").stdout)
+    data = json.loads(call("shape", "--tp", "8", "--page", "16", "--json", "-").stdout)
     assert (data["state_bytes"], data["page_bytes"], data["tokens_a_state"]) == (56_171_520, 16 * 27_648, 2031.67)
     got = call("shape", "kimi-k3", "--tp", "5")
     assert got.exit_code == 2
@@ -224,3 +224,12 @@ def test_import_is_lazy() -> None:
             "'k3mem.replay.timed', 'rich.progress']; sys.exit(' '.join(m for m in late if m in sys.modules) or 0)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_command_that_reports_writes_json(tmp_path: Path) -> None:
+    trace, report = tmp_path / "t.jsonl", tmp_path / "r.json"
+    made = call("trace", "synth", str(trace), "--sessions", "2", "--scale", "0.01", "--json", "-")
+    summary = json.loads(made.stdout)
+    assert call("trace", "convert", str(trace), str(tmp_path / "u.jsonl"), "--format", "tokens", "--json",
+                str(report)).exit_code == 0
+    assert json.loads(report.read_text())["input_tokens"] == summary["input_tokens"] > 0

@@ -110,6 +110,8 @@ class Info(NamedTuple):
     had_state: bool
     kv_stamp: int
     scope: ScopeId
+    unused: bool
+    """A checkpoint that nobody has touched since it was attached."""
 
 
 class Counters(NamedTuple):
@@ -221,6 +223,7 @@ class Tree:
         return Info(
             i.depth, i.start, i.parent, i.state, _KINDS[i.kind], i.stamp, i.lock, bool(i.has_kv), i.children,
             bool(i.superseded), bool(i.is_tail), bool(i.had_state), i.kv_stamp, i.scope,
+            bool(i.unused),
         )
 
     def state(self, node: NodeId) -> StateId:

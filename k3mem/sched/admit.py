@@ -13,53 +13,80 @@ from k3mem.sched.close import retract
 from k3mem.sched.core import Core
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import NO_STATE, Int32, NodeId, StateId
+from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
 
 
 def admit(core: Core, b: Builder) -> None:
     """Seat waiting jobs in rank order while lanes, budget and bytes last. The first that does not fit keeps its
     place: nobody behind it is admitted past it, except past one that waits as a follower. Running prompts of no lower
-    priority get their chunks before a job does; those of lower priority come after the queue."""
+    priority get their chunks before a job does; those of lower priority come after the queue. Where budget or lanes
+    are out, those left may still have targets held for them that running prompts are about to pass."""
     core.blocked = False
-    followers, first = 0, True
-    for job in list(core.queue):
+    followers = 0
+    queue = list(core.queue)
+    if queue:
+        prefill.add_rows(core, b, queue[0].rank[0])
+    follow.forget_loans(core)
+    for at, job in enumerate(queue):
         prefill.add_rows(core, b, job.rank[0])
         if prefill.budget_left(core, b) <= 0:
+            follow.hold_targets(core, b, queue[at:])
             return
         if not core.lanes.has_free:
-            _preempt(core, job)
-            core.blocked = followers == 0 and not core.ending
+            _stop_at(core, job, followers)
+            follow.hold_targets(core, b, queue[at:])
             return
-        if first:
-            first = False
-            follow.forget_loans(core)
         tokens = job.tokens[: job.count]
-        found = _match(core, job, tokens, b.step)
+        found = match(core, job.scope, tokens, b.step)
         if core.policy.follow and follow.should_wait(core, b, job, tokens, found):
             followers += 1
             continue
         if not _seat(core, b, job, found):
-            _preempt(core, job)
-            core.blocked = followers == 0 and not core.ending
+            _stop_at(core, job, followers)
             return
 
 
-def _match(core: Core, job: Job, tokens: Int32, step: int) -> Match:
-    tree = core.cache.tree
-    if not core.policy.caching:
-        return Match(tree.root(job.scope), 0, NO_STATE, 0, 0, 0, 0)
-    return core.cache.match(job.scope, tokens, len(tokens) - 1, step)
+def _stop_at(core: Core, job: Job, followers: int) -> None:
+    """A job does not fit: note what could change that."""
+    if _in_the_way(core, job) is not None:
+        core.wanting = job
+    core.blocked = followers == 0 and not core.ending and core.wanting is None
 
 
-def _preempt(core: Core, job: Job) -> None:
-    """A job of higher priority does not fit: retract the last rank, if it is of lower priority. It may have a row in
-    this very plan, so it leaves when its launched steps have committed."""
+def preempt(core: Core) -> None:
+    """Before a plan: retract the last rank, if it keeps a job of higher priority waiting. It gets no row from this
+    plan on."""
+    job, core.wanting = core.wanting, None
+    victim = _in_the_way(core, job) if job is not None and job.reason is None else None
+    if victim is not None:
+        retract(core, victim)
+
+
+def _in_the_way(core: Core, job: Job) -> Seated | None:
+    """The last rank of those who run, if it is of lower priority than a job that waits; None while somebody leaves
+    anyway."""
     if core.ending:
-        return
+        return None
     running = [s for s in core.lanes.taken() if s.end is None]
     victim = max(running, key=lambda s: s.rank, default=None)
-    if victim is not None and victim.rank[0] > job.rank[0]:
-        retract(core, victim, now=False)
+    return victim if victim is not None and victim.rank[0] > job.rank[0] else None
+
+
+def match(core: Core, scope: ScopeId | None, tokens: Int32, step: int) -> Match:
+    """What a prompt would resume from in a plan numbered `step`. `scope` None: one that nobody has used."""
+    if scope is None or not core.policy.caching:
+        node = NO_NODE if scope is None else core.cache.tree.root(scope)
+        return Match(node, 0, NO_STATE, 0, 0, 0, 0)
+    return core.cache.match(scope, tokens, len(tokens) - 1, step)
+
+
+def hit_of(core: Core, scope: ScopeId | None, tokens: Int32, found: Match) -> Hit:
+    """A match in words: what it gives a prompt, and why not more."""
+    kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
+    causes = {"never_seen": len(tokens)}
+    if core.policy.caching:
+        causes = core.cache.explain(scope, tokens, found, found.depth, len(tokens) - 1)
+    return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind, causes)
 
 
 def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
@@ -82,7 +109,11 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     _tell_device(core, b, seat, found, in_place)
     b.journal.append(lambda: _unseat(core, seat))
     core.queue.remove(job)
-    b.journal.append(lambda: _requeue(core, job))
+    first = job.admission is None
+    if first:
+        job.admission = core.admissions
+        core.admissions += 1
+    b.journal.append(lambda: _requeue(core, job, first))
     _count(core, b, seat, found, in_place)
     prefill.add_chunk(core, b, seat)
     return True
@@ -96,13 +127,13 @@ def _from_nothing(core: Core, job: Job, found: Match) -> Match:
 
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need + _headroom(core), 1, node=found.node):
+    if room.make_room(core, b, need, 1, node=found.node):
         got = room.take(core, b, need, 1)
         return None if got is None else (got[0], StateId(int(got[1][0])), False)
     tree = core.cache.tree
     if found.state == NO_STATE or tree.info(found.node).lock > 1:
         return None
-    if not room.make_room(core, b, need + _headroom(core), 0, node=found.node):
+    if not room.make_room(core, b, need, 0, node=found.node):
         return None
     got = room.take(core, b, need, 0)
     if got is None:
@@ -119,11 +150,6 @@ def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, St
 
 def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kind, stamp: int) -> None:
     core.cache.tree.publish(node, tokens, len(tokens), core.cache.tree.pages(node), state, kind, stamp)
-
-
-def _headroom(core: Core) -> int:
-    """Pages kept free for those who run already, so that an admission does not turn into a retraction at once."""
-    return core.lanes.running
 
 
 def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:
@@ -169,8 +195,12 @@ def _unseat(core: Core, seat: Seated) -> None:
     core.ending.discard(seat.lane)
 
 
-def _requeue(core: Core, job: Job) -> None:
-    """Back to the queue after a cancel, unless it was aborted while the plan was open."""
+def _requeue(core: Core, job: Job, first: bool) -> None:
+    """Back to the queue after a cancel, unless it was aborted while the plan was open. The number of a `first`
+    admission is given back."""
+    if first:
+        job.admission = None
+        core.admissions -= 1
     if job.reason is None:
         core.queue.add(job)
     else:
@@ -180,16 +210,10 @@ def _requeue(core: Core, job: Job) -> None:
 def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:
     """Counters of an admission, and what undoes them on cancel."""
     job, metrics = seat.job, core.metrics
-    info = core.cache.tree.info(found.node)
-    kind = int(info.kind) if found.depth else -1
+    kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
     first = job.hit is None
     if first:
-        known = max(found.known, found.depth)
-        tokens = job.tokens[: job.count]
-        causes = {"never_seen": len(tokens)}
-        if core.policy.caching:
-            causes = core.cache.explain(job.scope, tokens, found, found.depth, len(tokens) - 1)
-        job.hit = Hit(len(tokens), found.depth, max(found.kv, found.depth), known, kind, causes)
+        job.hit = hit_of(core, job.scope, job.tokens[: job.count], found)
 
     def undo() -> None:
         if first:

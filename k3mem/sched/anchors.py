@@ -65,7 +65,7 @@ def decode_anchor(core: Core, launched: int) -> int | None:
     if not policy.caching:
         return None
     if policy.deterministic:
-        return (launched // grid + 1) * grid
+        return (launched // grid + 1) * grid if core.capabilities.same_bits else None
     if policy.interval is None:
         return None
     step = -(-policy.interval // grid) * grid

@@ -81,6 +81,10 @@ class Cache:
             self._digests.append(digest)
         return found
 
+    def known_scope(self, key: ScopeKey) -> ScopeId | None:
+        """The scope of a key if it was made already. Changes nothing."""
+        return self._scopes.get(key)
+
     def digest(self, scope: ScopeId) -> bytes:
         """32 bytes that name the scope outside this process."""
         return self._digests[scope]
@@ -91,15 +95,16 @@ class Cache:
         """What `tokens` could resume from at `limit` or below, for a plan numbered `before_step`. Changes nothing."""
         return self.tree.match(scope, tokens, limit, before_step)
 
-    def explain(self, scope: ScopeId, tokens: Int32, found: Match, hit: int, limit: int) -> dict[str, int]:
+    def explain(self, scope: ScopeId | None, tokens: Int32, found: Match, hit: int, limit: int) -> dict[str, int]:
         """Why the tokens beyond `hit` were no hit: tokens by cause; hit + sum == len(tokens), exactly. `limit`: the
-        deepest depth that could have been resumed at (at least one token is computed)."""
+        deepest depth that could have been resumed at (at least one token is computed). `scope` None: a new one."""
         n = len(tokens)
         known = max(found.known, hit)
         elsewhere = known
-        if known < n and 1 < len(self._digests) <= MAX_SCOPES_EXPLAINED:
-            others = (ScopeId(s) for s in range(len(self._digests)) if s != scope)
-            elsewhere = max(known, max(self.tree.match(s, tokens, 0, 1 << 60).known for s in others))
+        others = len(self._digests) - (scope is not None)
+        if known < n and 0 < others < MAX_SCOPES_EXPLAINED:
+            scopes = (ScopeId(s) for s in range(len(self._digests)) if s != scope)
+            elsewhere = max(known, max(self.tree.match(s, tokens, 0, 1 << 60).known for s in scopes))
         causes = {"other_scope": elsewhere - known, "never_seen": n - elsewhere}
         if found.full > limit:
             causes["last_token"] = known - hit
@@ -145,6 +150,12 @@ class Cache:
             self.metrics.evicted_unused += victim.unused
             self.log.add("evict", depth=victim.depth, detail=victim.kind.name.lower())
         self.metrics.events["victim"] += 1
+
+    def let_go(self, node: NodeId) -> None:
+        """Take a checkpoint out of the tree, locked or not, and free its state; its KV stays. Counted like an eviction.
+        Raises Corrupted where there is none. O(log n)."""
+        info = self.tree.info(node)
+        self.discard(Evicted(node, info.kind, self.tree.take(node), EMPTY, 0, info.unused, info.depth))
 
     def give_back(self, gone: Dropped) -> None:
         """Free what left the tree in bulk (a failed step, a flush)."""

@@ -60,6 +60,11 @@ def check_jobs(core: Core) -> None:
         _fail("queue: ids of ended jobs", [job.request.id for job in queued if job.reason is not None], "empty")
     if any(job.serial >= core.serial for job in core.jobs.values()):
         _fail("serial", core.serial, f"above {max(job.serial for job in core.jobs.values())}")
+    admissions = [job.admission for job in core.jobs.values() if job.admission is not None]
+    if len(set(admissions)) < len(admissions) or max(admissions, default=-1) >= core.admissions:
+        _fail("jobs: admissions", sorted(admissions), f"distinct and below {core.admissions}")
+    if any(seat.job.admission is None for seat in seats):
+        _fail("jobs: admissions of those on a lane", None, "a number each")
 
 
 def _check_job(job: Job) -> None:

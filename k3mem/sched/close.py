@@ -14,16 +14,15 @@ from k3mem.types import NO_STATE, StateId
 KINDS = {End.FINISH: Kind.ANSWER_END, End.RETRACT: Kind.RETRACT, End.ABORT: Kind.RETRACT}
 
 
-def retract(core: Core, seat: Seated, now: bool = True) -> None:
+def retract(core: Core, seat: Seated) -> None:
     """Take the lane from a job that goes back to the queue with its tokens and its rank; at once if no row of it is
-    in flight, so that its bytes count already. `now=False`: it may have a row in the open plan."""
+    in flight, so that its bytes count already. The open plan, if there is one, must have no row of it."""
     core.metrics.retractions += 1
     core.metrics.events["victim"] += 1
     seat.job.retractions += 1
     core.cache.log.add("retract", seat.job.request.id)
     mark(core, seat, End.RETRACT)
-    if now:
-        settle(core, seat)
+    settle(core, seat)
 
 
 def mark(core: Core, seat: Seated, end: End) -> None:
@@ -45,7 +44,7 @@ def close(core: Core, seat: Seated) -> None:
     assert end is not None
     if core.policy.caching:
         _publish_last(core, seat, KINDS[end])
-        core.pins.published(job.request.session, job.scope, job.tokens[: core.lanes.launched[seat.lane]])
+        core.pins.published(job.request.session, seat.node)
     release(core, seat)
     if end == End.RETRACT:
         core.queue.add(job)
@@ -98,3 +97,4 @@ def release(core: Core, seat: Seated) -> None:
     core.cache.tree.unlock(seat.node)
     core.lanes.leave(seat.lane)
     core.ending.discard(seat.lane)
+    core.wanting = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from k3mem.errors import Corrupted
@@ -16,29 +18,53 @@ from k3mem.types import Int32
 REASONS = {int(Done.STOP): "stop", int(Done.LENGTH): "length"}
 
 
+class Stop(NamedTuple):
+    """A request's stop function ends it."""
+
+    keep: int | None
+    reason: str
+    detail: str
+    """For the event log."""
+
+
 def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     """Book a step's result; what each request got. O(rows + snapshots).
 
-    Order: tokens first (a snapshot's path needs them), then snapshots that were written, then lanes that end.
+    Order: the callers' stop functions, whatever they do, before anything is booked; then tokens (a snapshot's path
+    needs them), snapshots that were written, lanes that end.
     """
     plan, lanes, metrics = flight.plan, core.lanes, core.metrics
     _same_step(plan, result)
     _plausible(flight, result)
+    stops = _ask_stops(core, plan, result) if core.stopping else {}
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
     decode = len(flight.decode_lanes)
     lanes.launched[flight.decode_lanes] -= flight.windows * plan.repeat - result.accepted[:decode]
-    ends = result.accepted.cumsum().tolist()
     times = result.times.tolist()
-    rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), ends, strict=True)
-    for row, (lane, accepted, done, end) in enumerate(rows):
-        if accepted:
-            out = _book(core, lanes.seat(lane), result.tokens[end - accepted : end], done, times)
+    first, tokens, seats, end = times[0] if times else None, result.tokens.tolist(), lanes.seats, 0
+    rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), strict=True)
+    for row, (lane, accepted, done) in enumerate(rows):
+        start, end = end, end + accepted
+        seat = seats[lane]
+        assert seat is not None
+        if not accepted:
+            metrics.overruns += row < decode or bool(plan.sample[row])
+        elif done or stops or seat.end is not None:
+            out = _book(core, seat, result.tokens[start:end], done, stops.get(lane), times)
             if out is not None:
                 outputs.append(out)
-        elif row < decode or plan.sample[row]:
-            metrics.overruns += 1
+        else:  # what most rows are: tokens, and the request goes on
+            job, new = seat.job, tokens[start:end]
+            if accepted == 1 and job.count < len(job.tokens):
+                job.tokens[job.count] = new[0]
+                job.count += 1
+            else:
+                job.append(result.tokens[start:end])
+            metrics.output_tokens += accepted
+            last = times[min(accepted, len(times)) - 1] if times else None
+            outputs.append(Output(job.request.id, new, False, None, None, first, last))
     for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
         _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
     if core.ending:
@@ -68,28 +94,56 @@ def _plausible(flight: Flight, result: Result) -> None:
     if not right or (n and accepted.min() < 0) or int(accepted.sum()) != len(result.tokens):
         raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
                         f"{accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
+    if n and result.done.max() > max(Done):
+        raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` is; "
+                        "check the executor")
     if len(result.written) and not result.written[plan.snapshots[:, 0] >= decode].all():
         raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
                         "executor")
 
 
-def _book(core: Core, seat: Seated, tokens: Int32, done: int, times: list[float]) -> Output | None:
+def _ask_stops(core: Core, plan: Plan, result: Result) -> dict[int, Stop]:
+    """Lane -> what its request's stop function said, where it said something. Nothing of the step is booked yet, so a
+    function that calls the engine, or an interrupt from outside, finds whole steps only. A function that raises, or
+    keeps what is not there, ends its own request (`failed`) and nobody else's."""
+    out: dict[int, Stop] = {}
+    ends = np.cumsum(result.accepted).tolist()
+    for lane, accepted, end in zip(plan.lane.tolist(), result.accepted.tolist(), ends, strict=True):
+        seat = core.lanes.seat(lane)
+        stop = seat.job.request.stop
+        if stop is None or not accepted or seat.end in (End.FINISH, End.ABORT):
+            continue
+        said = seat.job.preview(result.tokens[end - accepted : end])
+        try:
+            keep = stop(said)
+            if keep is not None:
+                out[lane] = Stop(_kept(keep, len(said)), "host_stop", "host_stop")
+        except Exception as e:  # the caller's code: anything may come
+            out[lane] = Stop(None, "failed", f"failed: stop(): {type(e).__name__}: {e}")
+    return out
+
+
+def _kept(keep: object, count: int) -> int:
+    if isinstance(keep, bool) or not isinstance(keep, (int, np.integer)) or not 0 <= keep <= count:
+        raise ValueError(f"returned {keep!r}; return None to go on, or how many of the {count} output tokens to keep")
+    return int(keep)
+
+
+def _book(core: Core, seat: Seated, tokens: Int32, done: int, stop: Stop | None, times: list[float]) -> Output | None:
     """Append a row's tokens to its job, and end the job where the device or the host says so."""
-    job, accepted, reason, keep = seat.job, len(tokens), None, None
+    job, accepted, reason, keep, detail = seat.job, len(tokens), None, None, ""
     job.append(tokens)
     if seat.end is not None and seat.end != End.RETRACT:
         core.metrics.overruns += 1
         return None
     core.metrics.output_tokens += accepted
-    if done:
-        reason = REASONS[done]
-    if job.request.stop is not None:
-        keep = job.request.stop(job.tokens[job.prompt : job.count])
-        if keep is not None:
-            reason, job.keep = "host_stop", keep
+    if stop is not None:
+        keep, reason, detail = stop
+    elif done:
+        reason = detail = REASONS[done]
     if reason is not None:
-        job.reason = reason
-        core.cache.log.add("end", job.request.id, job.count, reason)
+        job.reason, job.keep = reason, keep
+        core.cache.log.add("end", job.request.id, job.count, detail)
         close.mark(core, seat, End.FINISH)
     first, last = (times[0], times[min(accepted, len(times)) - 1]) if times else (None, None)
     return Output(job.request.id, tokens.tolist(), reason is not None, reason, keep, first, last)

@@ -17,7 +17,7 @@ from k3mem.policy import Policy
 from k3mem.request import Output
 from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
-from k3mem.sched.job import Job, Seated
+from k3mem.sched.job import Job, Rank, Seated
 from k3mem.sched.lanes import Lanes
 from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
@@ -31,7 +31,8 @@ class Drafter(Protocol):
     """Proposes tokens for a request from its committed tokens (a host drafter)."""
 
     def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
-        """Up to `limit` guesses for what follows `tokens`; none is fine."""
+        """Up to `limit` guesses, ids of the vocabulary, for what follows `tokens` (a read-only view; ids from the
+        vocabulary's size on stand for media). An empty array is fine. What this raises comes out of `plan()`."""
         ...
 
 
@@ -72,6 +73,14 @@ class Core:
     ending: set[int] = field(default_factory=set)
     """Lanes that drain."""
     serial: int = 0
+    """Number of the next submission."""
+    admissions: int = 0
+    """Number of the next first admission."""
+    wanting: Job | None = None
+    """The job at which the last plan's admission stopped, if running requests of lower priority are in its way and
+    nobody has left since: the next plan starts by retracting one."""
+    lent: list[Seated] = field(default_factory=list)
+    """Seats that followers lent their rank at the last judgement."""
     step: int = 0
     """Number of the newest launched step."""
     flights: deque[Flight] = field(default_factory=deque)
@@ -88,6 +97,8 @@ class Core:
     """Why the last call of plan() returned None."""
     timed: bool = False
     """Whether any request had a deadline."""
+    stopping: bool = False
+    """Whether any request had a stop function."""
     stalls: int = 0
     """Empty plans in a row while requests wait and nothing is in flight."""
     blocked: bool = False
@@ -110,5 +121,5 @@ class Core:
         return self.shape.page_span
 
 
-def _rank(job: Job) -> tuple[int, int]:
+def _rank(job: Job) -> Rank:
     return job.rank

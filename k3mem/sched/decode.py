@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from k3mem.errors import InvalidRequest
 from k3mem.pool import PAGE, ExtraBuffer
 from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
-from k3mem.sched.core import Core
-from k3mem.sched.job import Seated
+from k3mem.sched.core import Core, Drafter
+from k3mem.sched.job import Job, Seated, read_only
 from k3mem.sched.lanes import Phase
 from k3mem.types import Int32
 
@@ -50,11 +51,28 @@ def _drafts(core: Core, chosen: Int32) -> list[Int32]:
     for lane in chosen.tolist():
         job = core.lanes.seat(lane).job
         most = min(core.window - 1, job.limit - job.count - 1, left)
-        guess = core.drafter.draft(job.request.id, job.tokens[: job.count], most) if most > 0 else EMPTY
-        guess = np.asarray(guess, np.int32)[:most]
+        guess = _draft(core, core.drafter, job, most) if most > 0 else EMPTY
         left -= len(guess)
         out.append(guess)
     return out
+
+
+def _draft(core: Core, drafter: Drafter, job: Job, most: int) -> Int32:
+    """A drafter's guesses for one request, at most `most`. Raises InvalidRequest unless they are tokens."""
+    who = f"request {job.request.id!r}: its drafter"
+    given = np.asarray(drafter.draft(job.request.id, read_only(job.tokens[: job.count]), most))
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise InvalidRequest(f"{who} gave {given.ndim} dimensions of {given.dtype}; it must return a flat array of "
+                             "integers, or an empty one. Repair it, or abort the request")
+    guess, vocab = given[:most], core.shape.vocab_size
+    wrong = np.flatnonzero((guess < 0) | (guess >= vocab))
+    if len(wrong):
+        first = int(wrong[0])
+        if not (job.request.media and guess[first] >= vocab):
+            raise InvalidRequest(f"{who} gave token {guess[first]}, outside 0..{vocab - 1}. Repair it, or abort the "
+                                 "request")
+        guess = guess[:first]  # a medium's place in the key, copied from the prompt: nothing that can be sampled
+    return guess.astype(np.int32)
 
 
 def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -72,9 +90,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> np.ndarray[
                 continue
             pages = -(-int(ends[i]) // span) - seat.page_count
             got = room.take(core, b, pages, 0)
-            while got is None and spare.give_one(core):
-                got = room.take(core, b, pages, 0)
-            while got is None and not core.ending and retract_last(core, seat):
+            while got is None and not core.ending and (retract_last(core, seat) or spare.give_one(core, seat)):
                 got = room.take(core, b, pages, 0)
             if got is None:
                 for j in order[at:]:

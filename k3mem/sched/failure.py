@@ -63,10 +63,15 @@ def give_up(core: Core) -> None:
 
 
 def _damage(core: Core, failed: list[Flight], effect: Effect) -> tuple[Int32, Bool]:
-    """(first damaged row by page id or INTACT, damaged by state id)."""
+    """(first damaged row by page id or INTACT, damaged by state id). Without effect only what moved is lost: it lies
+    where it was before, and the tables no longer say where that is."""
     arena = core.cache.arena
     rows = np.full(arena.page_id_end, 0 if effect == Effect.CONTENTS_LOST else INTACT, np.int32)
     states = np.full(arena.state_id_end, effect == Effect.CONTENTS_LOST, np.bool_)
+    if effect == Effect.NO_EFFECT:
+        for flight in failed:
+            _damage_moves(core, flight.plan, rows, states)
+        return rows, states
     stood: dict[int, int] = {}
     for flight in failed:
         for lane, start in zip(flight.plan.lane.tolist(), flight.plan.start.tolist(), strict=True):

@@ -20,14 +20,10 @@ def should_wait(core: Core, b: Builder, job: Job, tokens: Int32, found: Match) -
     """Whether `job` waits this plan: a running leader will pass a depth, inside their common prefix and above the
     job's own hit, for which a target is taken. It holds nothing, is asked again at every plan, and never waits more
     plans than its own cold prefill would take."""
-    most = -(-len(tokens) // core.policy.token_budget)
-    if job.waits >= most or not core.policy.caching:
+    if not _patient(core, job) or not core.policy.caching:
         return False
     for leader in core.lanes.in_phase(Phase.PREFILL):
-        if leader.job.scope != job.scope:
-            continue
-        if _meeting(core, b, leader, tokens, found) is not None:
-            leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)
+        if leader.job.scope == job.scope and _joins(core, b, leader, job, tokens, found):
             core.metrics.followers += job.waits == 0
             job.waits += 1
             b.journal.append(lambda: _unwait(job))
@@ -35,11 +31,48 @@ def should_wait(core: Core, b: Builder, job: Job, tokens: Int32, found: Match) -
     return False
 
 
+def hold_targets(core: Core, b: Builder, jobs: list[Job]) -> None:
+    """Judge jobs that this plan could not admit anyway, at most `max_running` of them: the leader must not pass a
+    depth that one of them would wait for. It counts as no waiting. O(lanes) a job, and where a leader shares a page
+    with it O(its tokens)."""
+    if not core.policy.follow or not core.policy.caching:
+        return
+    leaders = core.lanes.in_phase(Phase.PREFILL)
+    for job in jobs[: core.policy.max_running] if leaders else ():
+        tokens = job.tokens[: job.count]
+        near = [s for s in leaders if s.job.scope == job.scope and _same_start(core, s, tokens)]
+        if not near or not _patient(core, job):
+            continue
+        found = core.cache.match(job.scope, tokens, len(tokens) - 1, b.step)
+        for leader in near:
+            if _joins(core, b, leader, job, tokens, found):
+                break
+
+
+def _patient(core: Core, job: Job) -> bool:
+    return job.waits < -(-job.count // core.policy.token_budget)
+
+
+def _same_start(core: Core, leader: Seated, tokens: Int32) -> bool:
+    grid = core.shape.grid
+    return min(len(tokens), leader.target) > grid and bool((leader.job.tokens[:grid] == tokens[:grid]).all())
+
+
+def _joins(core: Core, b: Builder, leader: Seated, job: Job, tokens: Int32, found: Match) -> bool:
+    """Whether the leader will pass a depth for the job, with a target held there; it is lent the job's rank then."""
+    if _meeting(core, b, leader, tokens, found) is None:
+        return False
+    leader.lent = job.rank if leader.lent is None else min(leader.lent, job.rank)
+    core.lent.append(leader)
+    return True
+
+
 def forget_loans(core: Core) -> None:
     """Take back what followers lent: they are about to be judged again. Rows planned before that still see the loans
-    of the last judgement."""
-    for seat in core.lanes.taken():
+    of the last judgement. O(loans)."""
+    for seat in core.lent:
         seat.lent = None
+    core.lent.clear()
 
 
 def _unwait(job: Job) -> None:

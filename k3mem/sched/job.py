@@ -12,8 +12,9 @@ from k3mem.radix import Kind
 from k3mem.request import Hit, Request
 from k3mem.types import NO_NODE, NO_STATE, Int32, Lane, NodeId, ScopeId, StateId
 
-Rank = tuple[int, int]
-"""(-priority, number of first admission or submission): the smallest goes first and is retracted last."""
+Rank = tuple[int, int, int]
+"""(-priority, 0, number of first admission), or before that (-priority, 1, number of submission): the smallest goes
+first and is retracted last."""
 
 
 class End(IntEnum):
@@ -29,9 +30,10 @@ class Job:
     """A request and all tokens known of it; survives retraction. `tokens[:count]` are prompt and committed output."""
 
     request: Request
+    """The engine's own copy: what the caller changes in his meanwhile concerns nobody."""
     scope: ScopeId
     serial: int
-    """Order of submission; replaced by nothing: a retracted job keeps it, and with it its rank."""
+    """Order of submission."""
     tokens: Int32
     count: int
     prompt: int
@@ -43,20 +45,39 @@ class Job:
     retractions: int = 0
     reason: str | None = None
     keep: int | None = None
+    admission: int | None = None
+    """Order of first admission; a retracted job keeps it, and with it its rank. Never changes while the job is in the
+    queue, which is sorted by rank."""
 
     @property
     def rank(self) -> Rank:
-        return (-self.request.priority, self.serial)
+        priority = -self.request.priority
+        return (priority, 1, self.serial) if self.admission is None else (priority, 0, self.admission)
 
     def append(self, new: Int32) -> None:
         """Add committed tokens; the buffer doubles as needed. O(new) amortised."""
+        self.count = self._write(new)
+
+    def preview(self, new: Int32) -> Int32:
+        """A read-only view of the output as it will be once `new` is appended; nothing is appended yet. O(new)
+        amortised."""
+        return read_only(self.tokens[self.prompt : self._write(new)])
+
+    def _write(self, new: Int32) -> int:
+        """Put tokens beyond the known ones; where they end."""
         end = self.count + len(new)
         if end > len(self.tokens):
             grown = np.empty(min(max(end, 2 * len(self.tokens), 256), max(self.limit, end)), np.int32)
             grown[: self.count] = self.tokens[: self.count]
             self.tokens = grown
         self.tokens[self.count : end] = new
-        self.count = end
+        return end
+
+
+def read_only(view: Int32) -> Int32:
+    """The same view, for somebody who may only read. O(1)."""
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(slots=True, eq=False)

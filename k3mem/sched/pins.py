@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from k3mem.errors import Corrupted
 from k3mem.sched.cache import Cache
-from k3mem.types import NO_STATE, Int32, NodeId, ScopeId
+from k3mem.types import NO_NODE, NO_STATE, NodeId, ScopeId
 
 MOST_SESSIONS = 1 << 14
-"""Sessions whose last path is remembered, the least recently ended first to be forgotten."""
+"""Sessions whose newest checkpoint is remembered, the least recently ended first to be forgotten; and most pins, the
+oldest first to end."""
+
+
+class _Place(NamedTuple):
+    """A checkpoint by name. Node ids are reused; scope, depth and stamp tell tenants apart (two could agree in all
+    only if the id changed hands within the commit of one step; a pin would then keep the other one, no worse)."""
+
+    node: NodeId
+    scope: ScopeId
+    depth: int
+    stamp: int
 
 
 @dataclass(slots=True)
@@ -22,16 +35,18 @@ class _Pin:
 
 @dataclass(slots=True)
 class Pins:
-    """Pinned sessions and where every session stood last."""
+    """Pinned sessions, and the newest checkpoint of every session that could be pinned. A few words a session."""
 
     cache: Cache
-    _paths: OrderedDict[Hashable, tuple[ScopeId, Int32]] = field(default_factory=OrderedDict)
-    """Session -> tokens of its last published path."""
+    _places: OrderedDict[Hashable, _Place] = field(default_factory=OrderedDict)
+    """Session -> the deepest checkpoint on its last published path."""
     _pins: dict[Hashable, _Pin] = field(default_factory=dict)
 
     def pin(self, session: Hashable, until: float) -> None:
-        """Keep the session's newest checkpoint, and each newer one in its place, until that time. O(its tokens)."""
+        """Keep the session's newest checkpoint, and each newer one in its place, until that time. O(log n)."""
         self.unpin(session)
+        if len(self._pins) >= MOST_SESSIONS:
+            self.unpin(next(iter(self._pins)))
         self._pins[session] = _Pin(until, self._lock(session))
 
     def unpin(self, session: Hashable) -> None:
@@ -40,14 +55,16 @@ class Pins:
         if pin is not None and pin.node is not None:
             self.cache.tree.unlock(pin.node)
 
-    def published(self, session: Hashable, scope: ScopeId, tokens: Int32) -> None:
-        """A request of the session ended; `tokens` is the path that it left."""
+    def published(self, session: Hashable, node: NodeId) -> None:
+        """A request of the session ended; `node` is the deepest one that it stood on, locked still. O(path)."""
         if session is None:
             return
-        self._paths[session] = (scope, tokens)
-        self._paths.move_to_end(session)
-        if len(self._paths) > MOST_SESSIONS:
-            self._paths.popitem(last=False)
+        self._places.pop(session, None)
+        place = self._newest(node)
+        if place is not None:
+            self._places[session] = place
+            if len(self._places) > MOST_SESSIONS:
+                self._places.popitem(last=False)
         pin = self._pins.get(session)
         if pin is not None:
             self.pin(session, pin.until)
@@ -69,13 +86,25 @@ class Pins:
         """Nodes locked by pins."""
         return [pin.node for pin in self._pins.values() if pin.node is not None]
 
+    def _newest(self, node: NodeId) -> _Place | None:
+        """The deepest checkpoint at or above a node that is in the tree."""
+        while node != NO_NODE:
+            info = self.cache.tree.info(node)
+            if info.state != NO_STATE:
+                return _Place(node, info.scope, info.depth, info.stamp)
+            node = info.parent
+        return None
+
     def _lock(self, session: Hashable) -> NodeId | None:
-        path = self._paths.get(session)
-        if path is None:
+        place = self._places.get(session)
+        if place is None:
             return None
-        scope, tokens = path
-        found = self.cache.match(scope, tokens, len(tokens), 1 << 60)
-        if found.state == NO_STATE:
+        try:
+            info = self.cache.tree.info(place.node)
+        except Corrupted:  # no node has this number now
+            info = None
+        if info is None or info.state == NO_STATE or place != (place.node, info.scope, info.depth, info.stamp):
+            del self._places[session]  # evicted: it can be pinned again when its next request has ended
             return None
-        self.cache.tree.lock(found.node)
-        return found.node
+        self.cache.tree.lock(place.node)
+        return place.node

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 
 from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, UnknownRequest
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
-from k3mem.request import Output, Request, RequestId
+from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, moves, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
@@ -33,8 +34,9 @@ class Scheduler:
     # -- requests
 
     def submit(self, request: Request, tokens: Int32) -> None:
-        """Queue a request whose tokens (media interned) were checked. Raises InvalidRequest for an id in use,
-        RequestTooLarge for one that could never run even alone; nothing has changed then."""
+        """Queue a request whose tokens (media interned) were checked; it and they are the engine's own from now on.
+        Raises InvalidRequest for an id in use, RequestTooLarge for one that could never run even alone; nothing has
+        changed then."""
         core, shape = self.core, self.core.shape
         if request.id in core.jobs:
             raise InvalidRequest(f"request {request.id!r} is still in flight; use another id, or wait for its end")
@@ -51,6 +53,7 @@ class Scheduler:
         job = Job(request, core.cache.scope(request.scope), core.serial, tokens, len(tokens), len(tokens), limit)
         core.serial += 1
         core.timed |= request.deadline is not None
+        core.stopping |= request.stop is not None
         core.jobs[request.id] = job
         core.queue.add(job)
         core.metrics.events["submit"] += 1
@@ -79,6 +82,12 @@ class Scheduler:
         if core.open is None:
             close.settle(core, seat)
 
+    def probe(self, request: Request, tokens: Int32) -> Hit:
+        """What a request would hit now. Touches nothing: a scope that nobody used is not made. O(prompt)."""
+        core = self.core
+        scope = core.cache.known_scope(request.scope)
+        return admit.hit_of(core, scope, tokens, admit.match(core, scope, tokens, core.step + 1))
+
     @property
     def has_work(self) -> bool:
         """Whether any request waits, runs or drains."""
@@ -88,7 +97,8 @@ class Scheduler:
     # -- one step
 
     def plan(self) -> Plan | None:
-        """The next step, or None with the reason in `core.waits_for`. Launch or cancel it before planning again."""
+        """The next step, or None with the reason in `core.waits_for`. Launch or cancel it before planning again. What
+        a drafter raises comes out of here, with the plan cancelled."""
         core = self.core
         if core.open is not None:
             raise RuntimeError(f"plan {core.open.step} is open: launch() or cancel() it first")
@@ -97,13 +107,30 @@ class Scheduler:
         if core.resync and core.flights:
             core.waits_for = "commit"  # a resync names every lane's last token: all of them must be known
             return None
+        admit.preempt(core)
         core.move_left = core.policy.move_budget
         b = core.open = Builder(core.step + 1)
-        b.journal.append(core.metrics.mark())
+        b.journal += [core.metrics.mark(), partial(setattr, core, "wanting", None)]
         if core.resync:
             self._reseat(b)
         else:
             b.lane_pages += [(s.lane, i, p) for s, i, p in core.deltas if core.lanes.seats[s.lane] is s]
+        try:
+            self._fill(b)
+        except Corrupted:
+            raise
+        except BaseException:  # a drafter's, the executor's fast-forward's, or from outside
+            self._drop(b)
+            raise
+        if not (b.has_rows or b.moves or b.admitted):
+            core.open = None
+            self._idle()
+            return None
+        return self._finish(b)
+
+    def _fill(self, b: Builder) -> None:
+        """Everything that a step does, in the order in which it takes room."""
+        core = self.core
         if core.policy.eager:
             moves.add(core, b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
@@ -112,11 +139,6 @@ class Scheduler:
         prefill.add_targets(core, b)
         decode.add_snapshots(core, b)
         forward.extend(core, b)
-        if not (b.has_rows or b.moves or b.admitted):
-            core.open = None
-            self._idle()
-            return None
-        return self._finish(b)
 
     def _finish(self, b: Builder) -> Plan:
         core, arena = self.core, self.core.cache.arena
@@ -138,7 +160,9 @@ class Scheduler:
     def cancel(self, plan: Plan) -> None:
         """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone and that retracted
         requests wait."""
-        b = self._open(plan)
+        self._drop(self._open(plan))
+
+    def _drop(self, b: Builder) -> None:
         b.undo()
         self.core.open = None
         self._settle()

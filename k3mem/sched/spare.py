@@ -1,4 +1,4 @@
-"""What running requests hold but do not need: the last bytes to go before one of them is retracted.
+"""What the last running request holds but does not need: what goes when there is nobody left to retract.
 
 A request needs its pages and its working state. Beside them it may keep the checkpoint it stands on (its lock does),
 the partial page of the tail it resumed from, its extra buffer, and targets for its followers. Pins go first of all.
@@ -13,13 +13,10 @@ from k3mem.sched.job import Seated
 from k3mem.types import NO_STATE, StateId
 
 
-def give_one(core: Core) -> bool:
-    """Let one such thing go, of the last rank first; False when there is none. For a plan without restores or copies
-    so far: steps launched before it have read their sources, in stream order. O(lanes)."""
-    if core.pins.give_way():
-        return True
-    seats = sorted((s for s in core.lanes.taken() if s.end is None), key=lambda s: s.rank, reverse=True)
-    return any(_leave_tail(core, s) or _drop_checkpoint(core, s) or _drop_extra(core, s) for s in seats)
+def give_one(core: Core, seat: Seated) -> bool:
+    """Let one such thing of a seat go, the only one that runs; pins before that. False when there is none. For a plan
+    without restores or copies so far: steps launched before it have read their sources, in stream order."""
+    return core.pins.give_way() or _leave_tail(core, seat) or _drop_checkpoint(core, seat) or _drop_extra(core, seat)
 
 
 def _leave_tail(core: Core, seat: Seated) -> bool:
@@ -42,9 +39,7 @@ def _leave_tail(core: Core, seat: Seated) -> bool:
 def _drop_checkpoint(core: Core, seat: Seated) -> bool:
     if core.cache.tree.state(seat.node) == NO_STATE:
         return False
-    _free(core, core.cache.tree.take(seat.node))
-    core.metrics.evicted += 1
-    core.metrics.events["victim"] += 1
+    core.cache.let_go(seat.node)
     return True
 
 

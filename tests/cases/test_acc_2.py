@@ -82,7 +82,7 @@ def test_what_fits_alone_runs_alone(policy: Policy, window: int) -> None:
 
 
 def test_a_request_that_pins_its_own_checkpoint_fails() -> None:
-    with plant.patched(spare, "give_one", lambda old: lambda core: False):
+    with plant.patched(spare, "give_one", lambda old: lambda core, seat: False):
         assert what_is_wrong(lambda: alone(*ALONE[0]))
 
 

@@ -312,7 +312,7 @@ def test_a_wrong_salt_is_refused_and_shifts_no_scope() -> None:
     engine = make()
     with pytest.raises(InvalidRequest, match="salt"):
         engine.submit(Request("a", tokens(20), 4, salt=5))
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(InvalidRequest, match="UTF-8"):
         engine.probe(tokens(20), salt="\ud800")
     cache = engine.scheduler.core.cache
     x, y = (cache.scope((salt, "", "")) for salt in "xy")
@@ -338,15 +338,17 @@ def test_a_prompt_that_its_caller_changes_after_submit_stays_as_it_was() -> None
 def test_one_picture_at_two_sizes_is_two_keys() -> None:
     engine = make()
     prompt = [1] * 4 + [0] * 8 + tokens(40)
-    one = engine._tokens(Request("a", prompt, 1, media=[(4, 8, b"cat")]))
-    two = engine._tokens(Request("b", prompt, 1, media=[(4, 4, b"cat"), (8, 4, b"cat")]))
-    again = engine._tokens(Request("c", prompt, 1, media=[(4, 8, b"cat")]))
-    assert one.tolist() == again.tolist() != two.tolist()
+    engine.submit(Request("a", prompt, 1, media=[(4, 8, b"cat")]))
+    engine.submit(Request("b", prompt, 1, media=[(4, 4, b"cat"), (8, 4, b"cat")]))
+    engine.submit(Request("c", prompt, 1, media=[(4, 8, b"cat")]))
+    one, two, again = (job.tokens.tolist() for job in engine.scheduler.core.jobs.values())
+    assert one == again != two
 
 
 @pytest.mark.parametrize("field, wrong", [
     ("accepted", np.array([2], np.int32)), ("accepted", np.array([-1], np.int32)),
     ("tokens", np.zeros(0, np.int32)), ("written", np.zeros(0, np.bool_)), ("written", np.zeros(1, np.bool_)),
+    ("done", np.array([3], np.uint8)),
 ])
 def test_an_implausible_result_latches_the_engine_before_it_is_booked(field: str, wrong: np.ndarray) -> None:
     engine = make()
