@@ -2,6 +2,7 @@
 # make test      set up, then run the tests            (PYTEST_ARGS="-k arena" narrows them)
 # make lint      ruff and mypy --strict
 # make sanitize  tests of the C core under ASan and UBSan
+# make fuzz-native  fuzz the C core for FUZZ_SECONDS (60): libFuzzer where clang has it, else a driver built by cc
 # make clean     forget what was built
 #
 # All of it happens in .venv; nothing else on the machine changes.
@@ -18,7 +19,7 @@ DEMO := out/demo.jsonl.gz
 SYNTH := --sessions 48 --seed 7
 POOL := 40GB
 
-.PHONY: help demo test lint sanitize clean
+.PHONY: help demo test lint sanitize fuzz-native clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -56,6 +57,9 @@ lint: $(VENV)/.dev
 
 sanitize: $(VENV)/.dev
 	PYTHON=$(BIN)/python sh tests/sanitize.sh -n $(JOBS) $(PYTEST_ARGS)
+
+fuzz-native:
+	@$(MAKE) -f fuzz/native/Makefile run
 
 clean:
 	rm -rf $(VENV) build out .mypy_cache .ruff_cache .pytest_cache *.egg-info native/_core*.so native/_core*.c

@@ -96,7 +96,9 @@ static void vacate(k3_kind *k, int64_t place) {
     if (!K3_MUTANT(K3_MUTANT_LOST_HOLE)) k3_bits_add(&k->holes, place);
     return;
   }
-  for (k->frontier--; k->owner[k->frontier - 1] == K3_HOLE;) k3_bits_remove(&k->holes, --k->frontier);
+  k->frontier--;
+  while (k->owner[k->frontier - 1] == K3_HOLE && !K3_MUTANT(K3_MUTANT_FRONTIER))
+    k3_bits_remove(&k->holes, --k->frontier);
 }
 
 static void relocate(k3_kind *k, int64_t from, int64_t to) {
@@ -104,13 +106,16 @@ static void relocate(k3_kind *k, int64_t from, int64_t to) {
     k3_bits_remove(&k->stuck, from);
     k3_bits_add(&k->stuck, to);
   }
-  occupy(k, to, k->owner[from]);
+  int32_t id = k->owner[from], dirty = k->dirty_at[id] >= 0;
+  occupy(k, to, id);
   vacate(k, from);
+  if (K3_MUTANT(K3_MUTANT_DIRTY) && !dirty) untouch(k, id);
 }
 
 static int32_t take(k3_kind *k) {
   int32_t id = k->n_free ? k->free_ids[--k->n_free] : (int32_t)k->n_ids++;
-  int64_t hole = k3_bits_first(&k->holes);
+  if (K3_MUTANT(K3_MUTANT_ID_REUSED) && k->n_free) id = k->free_ids[0];
+  int64_t hole = K3_MUTANT(K3_MUTANT_HOLE_HIGHEST) ? k3_bits_last(&k->holes) : k3_bits_first(&k->holes);
   k->refs[id] = 1;
   k->refs_sum++;
   k->leases[id] = 0;
@@ -175,7 +180,10 @@ void k3_arena_delete(k3_arena *a) {
 /* -- what fits ----------------------------------------------------------------------------------------------------- */
 
 /* The frontier after n more entries, as things lie. */
-static int64_t frontier_now(const k3_kind *k, int64_t n) { return max64(k->frontier, occupied(k) + n); }
+static int64_t frontier_now(const k3_kind *k, int64_t n) {
+  if (K3_MUTANT(K3_MUTANT_PESSIMISTIC)) return k->frontier + n;
+  return max64(k->frontier, occupied(k) + n);
+}
 
 /* The lowest frontier that moves can leave with n more entries. */
 static int64_t frontier_low(const k3_kind *k, int64_t n) {
@@ -186,19 +194,24 @@ static int64_t frontier_low(const k3_kind *k, int64_t n) {
 /* Bytes by which these frontiers overlap: <= 0 fits; a frontier above its own bound never does. */
 static int64_t excess(const k3_arena *a, int64_t pages, int64_t states) {
   const k3_kind *p = &a->kind[K3_PAGE], *s = &a->kind[K3_STATE];
-  if (pages > p->max_places || states > s->max_places) return INT64_MAX;
+  const int64_t over = K3_MUTANT(K3_MUTANT_SPLIT_LIMIT);
+  if (pages > p->max_places + over || states > s->max_places + over) return INT64_MAX;
+  if (K3_MUTANT(K3_MUTANT_PER_KIND))
+    return max64(pages * p->bytes + s->frontier * s->bytes, p->frontier * p->bytes + states * s->bytes) - a->state_top;
   return pages * p->bytes + states * s->bytes - a->state_top;
 }
 
 int k3_arena_fits(const k3_arena *a, int64_t n_pages, int64_t n_states) {
   const k3_kind *p = &a->kind[K3_PAGE], *s = &a->kind[K3_STATE];
   if (excess(a, frontier_now(p, n_pages), frontier_now(s, n_states)) <= 0) return K3_FIT_NOW;
-  return excess(a, frontier_low(p, n_pages), frontier_low(s, n_states)) <= 0 ? K3_FIT_MOVES : K3_FIT_NO;
+  if (excess(a, frontier_low(p, n_pages), frontier_low(s, n_states)) > 0) return K3_FIT_NO;
+  return K3_MUTANT(K3_MUTANT_OPTIMISTIC) ? K3_FIT_NOW : K3_FIT_MOVES;
 }
 
 int64_t k3_arena_room(const k3_arena *a, int kind, int moves) {
   const k3_kind *k = &a->kind[kind], *peer = &a->kind[!kind];
   int64_t peer_frontier = moves ? frontier_low(peer, 0) : peer->frontier;
+  if (K3_MUTANT(K3_MUTANT_ROOM) && moves) peer_frontier = occupied(peer);
   return min64((a->state_top - peer_frontier * peer->bytes) / k->bytes, k->max_places) - occupied(k);
 }
 
@@ -223,18 +236,22 @@ int k3_arena_free(k3_arena *a, int kind, const int32_t *ids, int64_t n, int64_t 
   for (int64_t i = 0; i < n; i++) {
     int32_t id = ids[i];
     int live = id > 0 && is_live(k, id);
-    if (live && (k->refs[id] > 1 || !k->leases[id])) {
+    if (live && K3_MUTANT(K3_MUTANT_FREE_SHARED)) {
+      k->refs_sum -= (uint64_t)k->refs[id] - 1;
+      k->refs[id] = 1;
+    }
+    if (live && (k->refs[id] > 1 || !k->leases[id] || K3_MUTANT(K3_MUTANT_FREES_LEASED))) {
       k->refs[id]--;
       continue;
     }
-    for (int64_t j = 0; j < i; j++) k->refs[ids[j]]++;
+    for (int64_t j = 0; j < i && !K3_MUTANT(K3_MUTANT_FREE_PARTIAL); j++) k->refs[ids[j]]++;
     return live ? k3_fault_set(a, kind, "ids", i, id, "leases", id, k->leases[id]) : not_live(a, kind, i, id);
   }
   k->refs_sum -= (uint64_t)n;
   *n_out = 0;
   for (int64_t i = 0; i < n; i++) {
     if (k->refs[ids[i]] || k->place[ids[i]] < 0) continue;
-    release(k, ids[i], after, after > a->settled);
+    release(k, ids[i], after, after > a->settled && !K3_MUTANT(K3_MUTANT_PENDING));
     out[(*n_out)++] = ids[i];
   }
   return K3_OK;
@@ -253,6 +270,10 @@ int k3_arena_lease(k3_arena *a, int kind, int32_t id, int delta) {
   if (id <= 0 || !is_live(k, id)) return not_live(a, kind, 0, id);
   if (k->leases[id] == (delta > 0 ? INT32_MAX : 0))
     return k3_fault_set(a, kind, "ids", 0, id, "leases", id, k->leases[id]);
+  if (K3_MUTANT(K3_MUTANT_LEASE_FLAG) && delta < 0) {
+    k->leases_sum -= (uint64_t)k->leases[id] - 1;
+    k->leases[id] = 1;
+  }
   k->leases[id] += delta;
   k->leases_sum += (uint64_t)(int64_t)delta;
   if (k->leases[id] == 0) k3_bits_remove(&k->stuck, k->place[id]);
@@ -261,7 +282,7 @@ int k3_arena_lease(k3_arena *a, int kind, int32_t id, int delta) {
 }
 
 void k3_arena_settle(k3_arena *a, int64_t step) {
-  if (step <= a->settled) return;
+  if (step <= a->settled && !K3_MUTANT(K3_MUTANT_SETTLE_BACK)) return;
   a->settled = step;
   for (int i = 0; i < 2; i++) {
     k3_kind *k = &a->kind[i];
@@ -269,7 +290,7 @@ void k3_arena_settle(k3_arena *a, int64_t step) {
     for (int64_t j = 0; j < n; j++) {
       int32_t place = k->pending_place[j];
       int64_t after = k->pending_after[j];
-      if (after <= step) {
+      if (after <= step + K3_MUTANT(K3_MUTANT_SETTLE_EARLY)) {
         k->after_sum -= (uint64_t)after;
         k3_bits_remove(&k->stuck, place);
         vacate(k, place);
@@ -284,7 +305,11 @@ void k3_arena_settle(k3_arena *a, int64_t step) {
 
 /* -- moves --------------------------------------------------------------------------------------------------------- */
 
+/* The bytes that moves of one call may take. */
+static int64_t within(int64_t budget_bytes) { return K3_MUTANT(K3_MUTANT_BUDGET) ? INT64_MAX : budget_bytes; }
+
 int64_t k3_arena_moves_bound(const k3_arena *a, int64_t budget_bytes) {
+  budget_bytes = within(budget_bytes);
   const k3_kind *p = &a->kind[K3_PAGE], *s = &a->kind[K3_STATE];
   return max64(1, min64(budget_bytes / p->bytes, p->holes.count) + min64(budget_bytes / s->bytes, s->holes.count));
 }
@@ -294,10 +319,13 @@ int64_t k3_arena_moves_bound(const k3_arena *a, int64_t budget_bytes) {
 static int64_t lower(k3_arena *a, int kind, int64_t target, int64_t most, int32_t *moves) {
   k3_kind *k = &a->kind[kind];
   int64_t n = 0;
+  if (K3_MUTANT(K3_MUTANT_CHAIN)) most = min64(most, k->holes.count);
   for (; k->frontier > target && n < most; n++) {
     int64_t from = k->frontier - 1, to = k3_bits_first(&k->holes);
+    if (K3_MUTANT(K3_MUTANT_CHAIN)) to = k3_bits_last(&k->holes);
     if (K3_MUTANT(K3_MUTANT_MOVES_LEASED) && k->owner[from] < 0) break;
-    if (to < 0 || to >= target) return k3_fault_set(a, kind, "holes0", to, to, "frontier", -1, target);
+    if (to < 0 || (to >= target && !K3_MUTANT(K3_MUTANT_CHAIN)))
+      return k3_fault_set(a, kind, "holes0", to, to, "frontier", -1, target);
     if (k->owner[from] <= 0) return k3_fault_set(a, kind, "owner", from, k->owner[from], "frontier", -1, k->frontier);
     relocate(k, from, to);
     int32_t *move = moves + 4 * n;
@@ -318,13 +346,14 @@ int64_t k3_arena_make_room(k3_arena *a, int64_t n_pages, int64_t n_states, int64
     k3_kind *k = &a->kind[i];
     if (n[i] >= k->holes.count) continue;
     int64_t target = k->frontier - (over + k->bytes - 1) / k->bytes;
-    return lower(a, i, target, max64(1, budget_bytes / k->bytes), moves);
+    return lower(a, i, target, max64(1, within(budget_bytes) / k->bytes), moves);
   }
   return 0;
 }
 
 int64_t k3_arena_compact(k3_arena *a, int64_t budget_bytes, int32_t *moves) {
   int64_t total = 0;
+  budget_bytes = within(budget_bytes);
   for (int i = 0; i < 2; i++) {
     k3_kind *k = &a->kind[i];
     int64_t most = budget_bytes / k->bytes;
@@ -362,7 +391,8 @@ int k3_arena_undo(k3_arena *a, const int32_t *moves, int64_t n) {
       for (int64_t j = i + 1; j < n; j++) relocate(&a->kind[moves[4 * j + 1]], moves[4 * j + 2], moves[4 * j + 3]);
       return K3_E_CORRUPT;
     }
-    relocate(&a->kind[move[1]], move[3], move[2]);
+    k3_kind *k = &a->kind[move[1]];
+    relocate(k, move[3], K3_MUTANT(K3_MUTANT_UNDO_PLACE) ? min64(move[2], k->frontier) : move[2]);
     bytes += a->kind[move[1]].bytes;
   }
   a->moves_count -= n;

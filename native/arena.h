@@ -22,11 +22,35 @@
 #define K3_ARENA_H
 #include "k3.h"
 
+/* Planted bugs of the arena (see k3.h). */
+enum {
+  K3_MUTANT_LOST_HOLE = 101,     /* freeing in the middle records no hole */
+  K3_MUTANT_MOVES_LEASED = 102,  /* a lease does not keep an entry in its place */
+  K3_MUTANT_FREE_SHARED = 103,   /* the first of several owners frees the page */
+  K3_MUTANT_PENDING = 104,       /* a freed place is reused while a step in flight may use it */
+  K3_MUTANT_SETTLE_EARLY = 105,  /* settling a step also frees what waits for the next one */
+  K3_MUTANT_SETTLE_BACK = 106,   /* settling an earlier step again moves time back: places wait longer (silent) */
+  K3_MUTANT_FRONTIER = 107,      /* the frontier does not fall below holes that end there (silent) */
+  K3_MUTANT_HOLE_HIGHEST = 108,  /* the highest hole is reused first: entries stay far out (silent) */
+  K3_MUTANT_DIRTY = 109,         /* a moved entry is missing in the table update */
+  K3_MUTANT_UNDO_PLACE = 110,    /* a cancelled move goes back to the frontier, not to where it came from */
+  K3_MUTANT_OPTIMISTIC = 111,    /* what fits after moves is said to fit now */
+  K3_MUTANT_PESSIMISTIC = 112,   /* own holes do not count as room (silent) */
+  K3_MUTANT_PER_KIND = 113,      /* each kind is asked alone whether it fits */
+  K3_MUTANT_ROOM = 114,          /* room is promised where a leased entry stands */
+  K3_MUTANT_ID_REUSED = 115,     /* an id is given out and stays on the stack of free ids */
+  K3_MUTANT_SPLIT_LIMIT = 116,   /* with a fixed split a kind may pass its bound by one */
+  K3_MUTANT_LEASE_FLAG = 117,    /* a lease is a flag: the first of two users ends it for both */
+  K3_MUTANT_FREES_LEASED = 118,  /* a leased entry can be freed */
+  K3_MUTANT_CHAIN = 119,         /* one batch moves an entry to a place that the batch also reads */
+  K3_MUTANT_BUDGET = 120,        /* moves know no bound in bytes */
+  K3_MUTANT_FREE_PARTIAL = 121,  /* a free that is refused has dropped references already */
+};
+
 /* cffi: begin */
 enum { K3_PAGE = 0, K3_STATE = 1 };
 enum { K3_FIT_NO = 0, K3_FIT_MOVES = 1, K3_FIT_NOW = 2 };
 enum { K3_HOLE = -1, K3_PENDING = -2 }; /* owner of a place without an id */
-enum { K3_MUTANT_LOST_HOLE = 101, K3_MUTANT_MOVES_LEASED = 102 };
 
 /* A set of small integers as a 64-ary tree of bitmaps: bit i of level l + 1 says that word i of level l is not 0.
  * Insert, remove, first and last are O(6). */

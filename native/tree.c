@@ -59,7 +59,8 @@ static void supersede_above(k3_tree *t, int32_t x) {
         node *n = &t->nodes[p];
         if (n->flags & ROOT || children_of(n) != 1) return;
         if (n->state < 0) continue;
-        if (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) n->flags |= SUPERSEDED;
+        bool passing = n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND);
+        if (passing) n->flags |= SUPERSEDED;
         settle(t, p);
         return;
     }
@@ -107,7 +108,7 @@ static int step_on(k3_tree *t, int32_t x, const int32_t *pages, int64_t stamp, k
     node *n = &t->nodes[x];
     int32_t first = n->start / t->page, count = pages_of(t, n->len);
     if (kv_bit(n)) {
-        for (int32_t i = 0; i < n->len / t->page; i++) {
+        for (int32_t i = 0; i < n->len / t->page - K3_MUTANT(K3_MUTANT_REPLACED); i++) {
             if (n->pages[i] == pages[first + i]) continue;
             t->pages[t->n_pages++] = first + i;
             t->pages[t->n_pages++] = n->pages[i];
@@ -117,7 +118,7 @@ static int step_on(k3_tree *t, int32_t x, const int32_t *pages, int64_t stamp, k
     }
     int32_t *own = malloc((size_t)count * sizeof *own);
     if (!own) return K3_E_MEMORY;
-    memcpy(own, pages + first, (size_t)count * sizeof *own);
+    memcpy(own, pages + (K3_MUTANT(K3_MUTANT_REVIVED_PAGES) ? 0 : first), (size_t)count * sizeof *own);
     give_kv(t, x, own, stamp);
     if (out->adopted_from < 0) out->adopted_from = first;
     if (is_tail(t, n)) out->shared_page = own[count - 1];
@@ -164,8 +165,8 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
         if (c == NONE) {
             c = add_leaf(t, x, tokens + at, end - at, pages + at / t->page, stamp);
             if (c < 0) return c;
-            if (out->adopted_from < 0) out->adopted_from = at / t->page;
-            if (end % t->page) out->shared_page = pages[end / t->page];
+            if (out->adopted_from < 0) out->adopted_from = at / t->page + K3_MUTANT(K3_MUTANT_ADOPTED);
+            if (end % t->page && !K3_MUTANT(K3_MUTANT_TAIL_PAGE)) out->shared_page = pages[end / t->page];
         } else if (c < 0) {
             return c;
         } else if ((rc = step_on(t, c, pages, stamp, out)) < 0) {
@@ -180,6 +181,7 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
         attach(t, x, state, kind, stamp);
         out->taken = 1;
     } else {
+        out->taken = K3_MUTANT(K3_MUTANT_TAKEN);
         t->nodes[x].touch = ++t->clock;
         settle(t, x);
     }
@@ -194,12 +196,17 @@ int k3_tree_touch(k3_tree *t, int32_t x) {
     t->nodes[x].touch = ++t->clock;
     t->nodes[x].flags |= USED;
     settle(t, x);
+    for (int32_t p = t->nodes[x].parent; K3_MUTANT(K3_MUTANT_TOUCH_PATH) && p != NONE; p = t->nodes[p].parent) {
+        t->nodes[p].touch = ++t->clock;
+        settle(t, p);
+    }
     return K3_OK;
 }
 
 int k3_tree_lock(k3_tree *t, int32_t x) {
     int rc = need_live(t, x);
     if (rc < 0) return rc;
+    if (K3_MUTANT(K3_MUTANT_LOCK_FLAG) && t->nodes[x].lock > 0) return K3_OK;
     t->nodes[x].lock++;
     t->counters[LOCKS]++;
     settle(t, x);
@@ -239,10 +246,12 @@ static void retire(k3_tree *t, int32_t x, uint32_t epoch, k3_evicted *out) {
         detach(t, x);
         settle(t, x);
     }
-    for (; (n = &t->nodes[x])->state < 0 && n->count[1] == 0 && !(n->flags & ROOT) && n->mark != epoch; x = n->parent) {
+    for (; (n = &t->nodes[x])->state < 0 && !(n->flags & ROOT) && n->mark != epoch; x = n->parent) {
+        if (n->count[1] > 0 && !K3_MUTANT(K3_MUTANT_EVICT_SHARED)) break;
         if (n->lock > 0 && !K3_MUTANT(K3_MUTANT_EVICT_LOCKED)) break;
         out->tokens += n->len;
         lose_kv(t, x);
+        if (K3_MUTANT(K3_MUTANT_EVICT_LEAF)) break;
     }
     out->n_pages = t->n_pages;
     trim_ghosts(t);
@@ -289,7 +298,9 @@ int k3_tree_cap(k3_tree *t, int32_t x, int32_t limit, uint32_t kinds, k3_evicted
             best_loss = depth_of(&t->nodes[open]) - depth_of(n);
         }
         open = NONE;
-        if (n->flags & ROOT || children_of(n) > 1 || n->lock > 0 || !(kinds >> n->kind & 1)) continue;
+        if (n->flags & ROOT || !(kinds >> n->kind & 1)) continue;
+        if (children_of(n) > 1 && !K3_MUTANT(K3_MUTANT_CAP_FORK)) continue;
+        if (n->lock > 0 && !K3_MUTANT(K3_MUTANT_CAP_LOCKED)) continue;
         open = p;
         found++;
     }
@@ -309,10 +320,10 @@ static bool holds_kv(const node *n) { return (n->flags & (LIVE | KV | ROOT)) == 
 
 /* A page is damaged where its used rows reach beyond the first damaged row. */
 static bool kv_damaged(const k3_tree *t, const node *n, int64_t stamp, const int32_t *damaged_rows, int32_t n_rows) {
-    if (n->kv_stamp >= stamp) return true;
+    if (n->kv_stamp >= stamp + K3_MUTANT(K3_MUTANT_DROP_STAMP)) return true;
     int32_t whole = n->len / t->page, rest = n->len % t->page;
     for (int32_t i = 0; i < whole; i++)
-        if (n->pages[i] < n_rows && damaged_rows[n->pages[i]] < t->page) return true;
+        if (n->pages[i] < n_rows && damaged_rows[n->pages[i]] < t->page - K3_MUTANT(K3_MUTANT_DROP_ROW)) return true;
     return rest && n->pages[whole] < n_rows && damaged_rows[n->pages[whole]] < rest;
 }
 
@@ -342,7 +353,9 @@ int k3_tree_drop(k3_tree *t, int64_t stamp, const int32_t *damaged_rows, int32_t
         node *n = &t->nodes[x];
         if (!holds_kv(n)) continue;
         bool unborn = n->stamp >= stamp;
-        if (n->state >= 0 && (n->mark == bad || unborn || (n->state < n_states && damaged_states[n->state]))) {
+        bool damaged = n->state >= 0 && n->state < n_states && damaged_states[n->state];
+        if (K3_MUTANT(K3_MUTANT_DROP_STATE)) damaged = false;
+        if (n->state >= 0 && (n->mark == bad || unborn || damaged)) {
             put_out_state(t, x);
             if (unborn) n->flags &= (uint8_t)~HAD_STATE;
             settle(t, x);
@@ -359,7 +372,8 @@ int k3_tree_flush(k3_tree *t, int32_t *n_states_out, int32_t *n_pages_out) {
     uint32_t epoch = next_epoch(t);
     t->n_pages = t->n_states = 0;
     for (int32_t x = 0; x < t->top; x++)
-        if (t->nodes[x].flags & LIVE && t->nodes[x].lock > 0) mark_path(t, x, epoch);
+        if (t->nodes[x].flags & LIVE && t->nodes[x].lock > 0 && !K3_MUTANT(K3_MUTANT_FLUSH_LOCKED))
+            mark_path(t, x, epoch);
     for (int32_t x = 0; x < t->top; x++) {
         node *n = &t->nodes[x];
         if (!holds_kv(n) || n->lock > 0) continue;

@@ -14,7 +14,7 @@ static void consider(const query *q, int32_t x) {
     const node *n = &q->t->nodes[x];
     int32_t depth = depth_of(n);
     k3_match *out = q->out;
-    if (n->state < 0) {
+    if (n->state < 0 && !(K3_MUTANT(K3_MUTANT_TOMBSTONE) && n->flags & HAD_STATE)) {
         if (n->flags & HAD_STATE && depth > out->evicted) out->evicted = depth;
         return;
     }
@@ -57,12 +57,11 @@ static int32_t look_in_page(const query *q, int32_t root, int bit, int32_t at) {
     return whole;
 }
 
-int k3_tree_match(k3_tree *t, int32_t scope, const int32_t *tokens, int32_t n, int32_t limit, int64_t before_step,
-                  k3_match *out) {
-    if (scope < 0 || scope >= t->n_roots || n < 0) return K3_E_ARG;
-    int32_t x = t->roots[scope], at = 0;
-    const query q = {t, tokens, n, limit, before_step, out};
-    *out = (k3_match){.node = x, .state = NONE};
+static void match_below(const query *q, int32_t x) {
+    const k3_tree *t = q->t;
+    const int32_t *tokens = q->tokens;
+    int32_t n = q->n, at = 0;
+    *q->out = (k3_match){.node = x, .state = NONE};
     while (at < n) {
         const node *p = &t->nodes[x];
         int32_t child = NONE;
@@ -71,19 +70,35 @@ int k3_tree_match(k3_tree *t, int32_t scope, const int32_t *tokens, int32_t n, i
         } else {
             for (int bit = 0; bit < 2; bit++) {
                 if (p->kids[bit] == NONE) continue;
-                int32_t whole = look_in_page(&q, p->kids[bit], bit, at);
+                int32_t whole = look_in_page(q, p->kids[bit], bit, at);
                 if (whole != NONE) child = whole;
             }
         }
         if (child == NONE) break;
         const node *c = &t->nodes[child];
         int32_t same = common(c->tokens, tokens + at, c->len < n - at ? c->len : n - at);
-        know(&q, at + same, kv_bit(c));
+        if (K3_MUTANT(K3_MUTANT_FIRST_PAGE) && same >= t->page) same = c->len < n - at ? c->len : n - at;
+        know(q, at + same, kv_bit(c));
         if (same < c->len) break;
-        consider(&q, child);
+        consider(q, child);
         if (is_tail(t, c)) break;
         at += same;
         x = child;
+    }
+}
+
+int k3_tree_match(k3_tree *t, int32_t scope, const int32_t *tokens, int32_t n, int32_t limit, int64_t before_step,
+                  k3_match *out) {
+    if (scope < 0 || scope >= t->n_roots || n < 0) return K3_E_ARG;
+    match_below(&(query){t, tokens, n, limit, before_step, out}, t->roots[scope]);
+    for (int32_t s = 0; K3_MUTANT(K3_MUTANT_SCOPE) && s < t->n_roots && out->known >= t->page; s++) {
+        k3_match other;
+        match_below(&(query){t, tokens, n, limit, before_step, &other}, t->roots[s]);
+        if (other.depth > out->depth) *out = other;
+    }
+    if (K3_MUTANT(K3_MUTANT_MATCH_TOUCHES)) {
+        t->nodes[out->node].touch = ++t->clock;
+        settle(t, out->node);
     }
     return K3_OK;
 }

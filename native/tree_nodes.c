@@ -88,18 +88,23 @@ int32_t child_at_or_before(const k3_tree *t, int32_t root, const int32_t *key, i
     return before;
 }
 
+static int sibling_order(const k3_tree *t, const node *a, const node *b) {
+    if (K3_MUTANT(K3_MUTANT_TREAP_ORDER)) return a->tokens[0] < b->tokens[0] ? -1 : 1;
+    return order(t, a->tokens, a->len, b->tokens, b->len);
+}
+
 void link_child(k3_tree *t, int32_t p, int32_t x) {
     node *n = &t->nodes[x];
     int32_t *link = &t->nodes[p].kids[kv_bit(n)];
     while (*link != NONE && priority(*link) > priority(x)) {
         node *c = &t->nodes[*link];
-        link = order(t, c->tokens, c->len, n->tokens, n->len) < 0 ? &c->right : &c->left;
+        link = sibling_order(t, c, n) < 0 ? &c->right : &c->left;
     }
     int32_t rest = *link, *low = &n->left, *high = &n->right;
     *link = x;
     while (rest != NONE) {
         node *c = &t->nodes[rest];
-        if (order(t, c->tokens, c->len, n->tokens, n->len) < 0) {
+        if (sibling_order(t, c, n) < 0) {
             *low = rest;
             low = &c->right;
             rest = c->right;
@@ -123,7 +128,7 @@ void unlink_child(k3_tree *t, int32_t p, int32_t x) {
     }
     int32_t low = n->left, high = n->right;
     while (low != NONE && high != NONE) {
-        if (priority(low) > priority(high)) {
+        if ((priority(low) > priority(high)) != K3_MUTANT(K3_MUTANT_TREAP_PRIORITY)) {
             *link = low;
             link = &t->nodes[low].right;
             low = *link;
@@ -144,7 +149,8 @@ uint64_t heap_key(const k3_tree *t, int32_t x) {
     const node *n = &t->nodes[x];
     const uint64_t touch_bits = ((uint64_t)1 << 56) - 1;
     uint64_t touch = (K3_MUTANT(K3_MUTANT_EVICT_RECENT) ? ~n->touch : n->touch) & touch_bits;
-    uint64_t class = n->state >= 0 ? t->classes[n->kind][(n->flags & SUPERSEDED) != 0] : 0;
+    int first = (n->flags & SUPERSEDED) != 0 && !K3_MUTANT(K3_MUTANT_SUPERSEDED_LAST);
+    uint64_t class = n->state >= 0 ? t->classes[n->kind][first] : 0;
     return class << 56 | touch;
 }
 
@@ -171,7 +177,7 @@ static void sift(k3_tree *t, heap *h, int32_t i) {
     for (;;) {
         int64_t c = 2 * (int64_t)i + 1;
         if (c >= h->n) break;
-        if (c + 1 < h->n && heap_key(t, h->at[c + 1]) < heap_key(t, h->at[c])) c++;
+        if (c + 1 < h->n && heap_key(t, h->at[c + 1]) < heap_key(t, h->at[c]) && !K3_MUTANT(K3_MUTANT_HEAP_ORDER)) c++;
         if (heap_key(t, h->at[c]) >= key) break;
         place(t, h, i, h->at[c]);
         i = (int32_t)c;
@@ -192,7 +198,8 @@ static void leave_heap(k3_tree *t, int32_t x) {
 
 void settle(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
-    if (n->state < 0 || children_of(n) != 1 || n->count[1] != 1) n->flags &= (uint8_t)~SUPERSEDED;
+    bool line = (children_of(n) == 1 && n->count[1] == 1) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
+    if (n->state < 0 || !line) n->flags &= (uint8_t)~SUPERSEDED;
     heap *h = &t->heaps[kv_bit(n)];
     if (!belongs_in_heap(t, x)) {
         leave_heap(t, x);
@@ -256,6 +263,13 @@ int32_t split(k3_tree *t, int32_t x, int32_t at) {
         low->stamp = -1;
         settle(t, x);
     }
+    if (K3_MUTANT(K3_MUTANT_SPLIT_STAMP) && up->kv_stamp > 0) up->kv_stamp = 0;
+    if (K3_MUTANT(K3_MUTANT_SPLIT_RECENCY)) low->touch = ++t->clock;
+    if (K3_MUTANT(K3_MUTANT_SPLIT_LOCK)) {
+        up->lock = low->lock;
+        low->lock = 0;
+    }
+    if (K3_MUTANT(K3_MUTANT_SPLIT_RECENCY) || K3_MUTANT(K3_MUTANT_SPLIT_LOCK)) settle(t, x);
     settle(t, u);
     return u;
 }
@@ -281,7 +295,7 @@ void lose_kv(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     int32_t p = n->parent, count = pages_of(t, n->len);
     memcpy(t->pages + t->n_pages, n->pages, (size_t)count * sizeof *n->pages);
-    t->n_pages += count;
+    t->n_pages += count - (K3_MUTANT(K3_MUTANT_EVICT_TAIL_PAGE) && is_tail(t, n));
     free(n->pages);
     n->pages = NULL;
     leave_heap(t, x);
@@ -306,7 +320,7 @@ void forget(k3_tree *t, int32_t x) {
 }
 
 void trim_ghosts(k3_tree *t) {
-    if (t->ghost_limit < 0) return;
+    if (t->ghost_limit < 0 || K3_MUTANT(K3_MUTANT_GHOST_LIMIT)) return;
     while (t->counters[GHOST_TOKENS] > t->ghost_limit && t->heaps[GHOSTS].n) forget(t, t->heaps[GHOSTS].at[0]);
 }
 
