@@ -96,7 +96,7 @@ def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> Bool:
 
 
 def _cover_by_rank(core: Core, b: Builder, chosen: Int32, order: list[int], needs: list[int], keep: Bool) -> None:
-    """Pages for the rows `order`, best ranks first, where something must give way; clears `keep` of who goes without."""
+    """Pages for the rows `order`, best ranks first, where something must give way; `keep` is cleared for the rest."""
     seats = [core.lanes.seat(lane) for lane in chosen.tolist()]
     for at, (i, pages) in enumerate(zip(order, needs, strict=True)):
         seat = seats[i]
