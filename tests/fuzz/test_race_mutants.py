@@ -58,15 +58,17 @@ def tight(seed: int, requests: int = 40) -> World:
 
 @pytest.mark.parametrize(("spoil", "kinds"), MUTANTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_spoilt_plan_is_named(spoil: Spoil, kinds: set[str]) -> None:
-    """In each of two worlds in which it strikes."""
+    """In each of two worlds in which somebody reads what it spoils."""
     struck = 0
     for seed in range(24):
         mutant = Mutant(spoil, first=4 + seed)
         spoilt, report = judged(lambda seed=seed: tight(seed), mutant)  # type: ignore[misc]
         if not mutant.ran:
             continue
+        if not kinds & set(report.kinds):  # nobody read what it spoilt: no plan shows it, only the audit
+            assert not report.races, (seed, mutant.struck, dict(report.kinds), spoilt.failures[:2])
+            continue
         struck += 1
-        assert kinds & set(report.kinds), (seed, mutant.struck, dict(report.kinds), spoilt.failures[:2])
         assert min(race.step for race in report.races) >= mutant.struck
         if struck == 2:
             return
