@@ -40,7 +40,7 @@ def _leave_tail(core: Core, seat: Seated) -> bool:
 
 
 def _drop_checkpoint(core: Core, seat: Seated) -> bool:
-    if core.cache.tree.state(seat.node) == NO_STATE:
+    if core.cache.tree.state(seat.node) == NO_STATE or core.cache.holds[seat.node]:
         return False
     _free(core, core.cache.tree.take(seat.node))
     core.metrics.evicted += 1
