@@ -22,7 +22,7 @@ HABITS: dict[str, tuple[float, float]] = {
     "echo": (0.0, 0.6),
 }
 """Weights (least, most) of what happens; a habit is off with chance 0.4 where its least is 0."""
-LENGTHS = (120, 250, 500, 1500)
+LENGTHS = (80, 150, 150, 300, 300, 1500)
 """Actions a world."""
 
 
@@ -45,6 +45,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         caching=rng.random() < 0.96, ghost_tokens=rng.choice((None, None, 0, 200)),
         window=min(grid, rng.choice((1, 1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
         capture=rng.choice(("any", "any", "grid", "final")), shuffle=rng.random() < 0.8,
+        check_every=rng.choice((1, 2, 5)) if size == "tight" else 8, audit_every=rng.choice((16, 64)),
     )
 
 

@@ -42,6 +42,8 @@ class Line:
     """[depth] hash of (scope, tokens[:depth])."""
     due: float | None
     prompt: int
+    rank: tuple[int, int]
+    """(-priority, order of submission): the smallest goes first and is retracted last."""
     got: int = 0
     reason: str | None = None
     launched: int = 0
@@ -75,13 +77,25 @@ class Oracle:
     """... which it is while this demand of all requests together fits."""
     leaving: list[Line] = field(default_factory=list)
     """Ended with their full answer; their lane may still drain."""
+    known: set[int] = field(default_factory=set)
+    """Hashes of prefixes whose KV must be there while memory is plenty."""
+    scopes: dict[bytes, object] = field(default_factory=dict)
+    """Digest of a scope -> its key: no two keys may share one."""
+    pictures: dict[object, object] = field(default_factory=dict)
+    """Interned id -> digest of the picture that it stands for."""
     input: int = 0
     output: int = 0
+    made: int = 0
 
     # -- what was asked for
 
     def submit(self, number: int, request: Request, key: Int32, scope: bytes, now: float) -> None:
         """A request was accepted; `key`: its prompt with media interned."""
+        if self.scopes.setdefault(scope, request.scope) != request.scope:
+            raise Found("oracle", f"scopes {self.scopes[scope]} and {request.scope} share a key")
+        for first, count, picture in request.media:
+            if self.pictures.setdefault(int(key[first]), (picture, count)) != (picture, count):
+                raise Found("oracle", f"request {number}: two pictures share the key {key[first]}")
         answer = fresh_output(scope, key.tolist(), request.sampling, request.max_new_tokens,
                               vocab_size=self.shape.vocab_size)
         tokens = [*key.tolist(), *answer]
@@ -90,7 +104,9 @@ class Oracle:
         for token in tokens:
             last = hash((last, token))
             chain.append(last)
-        self.lines[number] = Line(number, request, scope, tokens, chain, request.deadline, len(key))
+        self.made += 1
+        rank = (-request.priority, self.made)
+        self.lines[number] = Line(number, request, scope, tokens, chain, request.deadline, len(key), rank)
         limit = len(key) + request.max_new_tokens
         self.pages += -(-limit // self.shape.page_span) + 3
         self.states += 6 + len(request.hints) + len(request.turn_starts) + limit // self.shape.grid
@@ -98,6 +114,7 @@ class Oracle:
     def wipe(self, slack: int = 0) -> None:
         """Nothing need be resumable any more (a flush, a failure, another arena). `slack`: requests that start over."""
         self.kept.clear()
+        self.known.clear()
         self.leaving.clear()
         self.states += slack
         self.pages += slack
@@ -157,6 +174,7 @@ class Oracle:
             if line.resumed < last:
                 self.kept.add(line.chain[last])
             if self.answer_ends:
+                self.known.update(line.chain[1 : len(line.tokens)])
                 self.kept.add(line.chain[len(line.tokens) - 1])
 
     def expired(self, now: float) -> None:
@@ -185,6 +203,22 @@ class Oracle:
             best = max((d for d in range(line.prompt) if line.chain[d] in self.kept), default=0)
             if depth < best:
                 raise Found("floor", f"request {number} resumes at {depth}; {best} was there and memory is plenty")
+            seen = max((d for d in range(1, line.prompt + 1) if line.chain[d] in self.known), default=0)
+            if hit.known < seen or sum(hit.causes.get(c, 0) for c in ("never_seen", "other_scope")) > hit.input - seen:
+                raise Found("floor", f"request {number}: {hit}, though {seen} tokens were seen")
+
+    def order(self, admitted: Iterable[int], passed: Iterable[int]) -> None:
+        """Nobody is seated before a waiting request of better rank."""
+        last = max((self.lines[n].rank for n in admitted), default=None)
+        best = min((self.lines[n].rank for n in passed), default=None)
+        if last is not None and best is not None and best < last:
+            raise Found("oracle", f"a request of rank {last} was seated before one of rank {best}")
+
+    def retracted(self, number: int, others: Iterable[int]) -> None:
+        """A request lost its lane: somebody of better rank must want it."""
+        line = self.lines.get(number)
+        if line is not None and not any(self.lines[n].rank < line.rank for n in others if n != number):
+            raise Found("oracle", f"request {number} was retracted, though it has the best rank")
 
     def launched(self, core: Core, plan: Plan, made: list[int | None]) -> None:
         """A plan went out; `made`: request of each row. Its shape must obey the rules of scheduling."""

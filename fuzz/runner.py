@@ -33,7 +33,7 @@ class Outcome:
 def run_seed(seed: int, config: Config | None = None, length: int | None = None, deadline: float | None = None,
              **changes: object) -> Outcome:
     """One world of a seed, to its end or the first fault. `config`: instead of a drawn one; `changes`: fields to
-    change in it. `deadline`: on time.perf_counter, after which no more actions are taken."""
+    change in it. `deadline`: on time.process_time, after which no more actions are taken."""
     import msgspec
 
     rng = random.Random(seed)
@@ -44,7 +44,7 @@ def run_seed(seed: int, config: Config | None = None, length: int | None = None,
     actions: list[Action] = []
 
     def taken(world: World) -> Iterator[Action]:
-        while len(actions) < most and (deadline is None or time.perf_counter() < deadline):
+        while len(actions) < most and (deadline is None or time.process_time() < deadline):
             actions.append(actors.next(world))
             yield actions[-1]
 
@@ -57,7 +57,7 @@ def replay(script: Script) -> Outcome:
 
 
 def _run(script: Script, actions: Callable[[World], Iterator[Action]]) -> Outcome:
-    began = time.perf_counter()
+    began = time.process_time()
     out = Outcome(script)
     world: World | None = None
     try:
@@ -69,5 +69,5 @@ def _run(script: Script, actions: Callable[[World], Iterator[Action]]) -> Outcom
         out.found = found
     if world is not None:
         out.steps, out.events = world.steps, Counter(world.core.metrics.events)
-    out.seconds = time.perf_counter() - began
+    out.seconds = time.process_time() - began
     return out

@@ -25,11 +25,13 @@ from k3mem.plan import PAGE, STATE, Plan, Result, Sampling
 from k3mem.policy import Policy
 from k3mem.request import Output, Request
 from k3mem.sched.core import Flight
+from k3mem.sched.failure import MAX_FAILURES
 from k3mem.shape import Shape
 from k3mem.types import Int32, NodeId
 
 VOCAB = 97
 MAX_TOKENS = 4096
+MOST_IDLE = 1000
 MOST_FLIGHTS = 4
 """A loop of halves launches at most so many steps more than D ahead."""
 
@@ -90,7 +92,7 @@ class World:
         self.result: tuple[Flight, Result] | None = None
         self.leases: list[tuple[NodeId, list[tuple[int, int]], list[int]]] = []
         """(node, its entries, where they lie) of every transfer, oldest first."""
-        self.steps = self.failed = 0
+        self.steps = self.failed = self.in_a_row = 0
         self.evicted = 0
         """Evictions before the arena was last emptied."""
         self.texts: dict[int, list[int]] = {}
@@ -134,6 +136,7 @@ class World:
 
     def _failure(self) -> None:
         self.failed += 1
+        self.in_a_row += 1
         self._end_leases()
         self.oracle.wipe(4 * self.config.running)
 
@@ -256,7 +259,14 @@ class World:
 
     def _make_plan(self) -> None:
         self.oracle.settle(self.core.jobs)
+        jobs, seen = list(self.core.jobs), self.core.cache.log.seq
         self.open = self.engine.plan()
+        for event in self.engine.events(seen):
+            if event.kind == "retract":
+                self.oracle.retracted(event.id, jobs)
+        if self.open is not None:
+            self.oracle.order((seat.job.request.id for seat, _, _ in self.core.open.admitted),
+                              (job.request.id for job in self.core.queue if not job.waits))
         for job in self.core.queue:
             if job.waits > -(-job.count // self.config.budget):
                 raise Found("liveness", f"request {job.request.id} has waited {job.waits} plans for a leader")
@@ -283,8 +293,13 @@ class World:
             try:
                 self.engine.launch(plan)
             except ExecutorFailed:
-                pass
+                self._gave_up()
             self._after_step()
+
+    def _gave_up(self) -> None:
+        if self.in_a_row < MAX_FAILURES:
+            raise Found("oracle", f"the executor was given up after {self.in_a_row} failures in a row")
+        self.in_a_row = 0
 
     def _cancel(self, a: do.Cancel) -> None:
         if self.open is not None:
@@ -320,7 +335,7 @@ class World:
                 try:
                     self.engine.failed(flight, error.effect)
                 except ExecutorFailed:
-                    self._check()
+                    self._gave_up()
                 self._after_step()
 
     def _commit(self, a: do.Commit) -> None:
@@ -330,6 +345,7 @@ class World:
         if self.result is not None:
             flight, result = self.result
             self.result = None
+            self.in_a_row = 0
             for out in self.engine.commit(flight, result):
                 self._take(out)
             self._after_step()
@@ -565,7 +581,10 @@ class World:
     def _empty(self) -> None:
         core = self.core
         self.now += 1e9
-        core.pins.expire(self.now)
+        for _ in range(MOST_IDLE):  # time passes only for who plans; holes may close meanwhile
+            self.one_step()
+            if not core.flights:
+                break
         counters, usage = core.cache.tree.counters(), core.cache.arena.usage()
         if core.lanes.running or counters.locks or core.queue or core.jobs:
             raise Found("oracle", f"a drained world has {core.lanes.running} lanes, {counters.locks} locks, "
@@ -576,6 +595,8 @@ class World:
         usage = core.cache.arena.usage()
         if usage.live_pages or usage.live_states:
             raise Found("oracle", f"after a flush {usage.live_pages} pages and {usage.live_states} states are owned")
+        if core.metrics.input_tokens > self.oracle.input:
+            raise Found("oracle", f"{self.oracle.input} input tokens were seated, {core.metrics.input_tokens} counted")
         if core.metrics.output_tokens != self.oracle.output:
             raise Found("oracle", f"{self.oracle.output} tokens came out, {core.metrics.output_tokens} were counted")
 
