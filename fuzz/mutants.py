@@ -68,10 +68,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # arena
     *_of("sched/close", ACCOUNT, p.donated_and_freed, m.freed_twice_on_abort),
     *_of("pool/arena", ACCOUNT, p.handles_are_views),
-    *_of("sched/moves", MOVES, m.moves_through_the_new_table, m.batches_are_one, m.moves_are_dropped,
-         m.tables_miss_moves),
+    *_of("sched/moves", MOVES, m.moves_through_the_new_table, m.moves_are_dropped, m.tables_miss_moves),
     *_of("sched/decode", "Arena: ids are virtual; a table maps them to places", p.half_translated),
-    *_of("pool/arena", LEASED, m.leases_do_not_hold, p.capacity_remembered),
+    *_of("pool/arena", LEASED, m.leases_do_not_hold),
     *_of("sched/spare", LEASED, m.spare_drops_what_is_held),
     *_of("sched/cache", JOINT, p.only_states_are_evicted),
     *_of("sched/room", JOINT, m.cancel_keeps_its_bytes, p.one_spare_for_two),
@@ -135,6 +134,13 @@ MUTANTS: tuple[Mutant, ...] = (
     *_of("sched/launch", "The fuzzer goes on for more than 1,000 steps", m.canary),
 )
 """All planted bugs of the Python side."""
+
+UNKILLED: tuple[Mutant, ...] = (
+    *_of("sched/builder", MOVES, m.batches_are_one),
+    *_of("pool/arena", LEASED, p.capacity_remembered),
+)
+"""Planted bugs that worlds do not show within their time: a chain of moves inside one plan is rare, and what a stale
+answer about room costs is an eviction too many. Scenarios of their own hold them."""
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 assert len(BY_NAME) == len(MUTANTS), "two mutants have one name"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from k3mem.executors.mock import fresh_output
-from k3mem.plan import Plan, Row
+from k3mem.plan import Plan, Row, Sampling
 from k3mem.request import Hit, Output, Request
 from k3mem.sched.core import Core
 from k3mem.shape import Shape
@@ -27,6 +28,12 @@ class Found(Exception):
     def __init__(self, by: By, what: str) -> None:
         super().__init__(f"{by}: {what}")
         self.by, self.what = by, what
+
+
+@lru_cache(maxsize=256)
+def _fresh(scope: bytes, prompt: bytes, sampling: Sampling, most: int, vocab: int) -> tuple[int, ...]:
+    tokens = np.frombuffer(prompt, np.int32).tolist()
+    return tuple(fresh_output(scope, tokens, sampling, most, vocab_size=vocab))
 
 
 @dataclass(eq=False)
@@ -89,15 +96,15 @@ class Oracle:
 
     # -- what was asked for
 
-    def submit(self, number: int, request: Request, key: Int32, scope: bytes, now: float) -> None:
-        """A request was accepted; `key`: its prompt with media interned."""
+    def submit(self, number: int, request: Request, key: Int32, scope: bytes,
+               media: tuple[tuple[int, int, bytes], ...]) -> None:
+        """A request was accepted; `key`: its prompt with `media` interned."""
         if self.scopes.setdefault(scope, request.scope) != request.scope:
             raise Found("oracle", f"scopes {self.scopes[scope]} and {request.scope} share a key")
-        for first, count, picture in request.media:
+        for first, count, picture in media:
             if self.pictures.setdefault(int(key[first]), (picture, count)) != (picture, count):
                 raise Found("oracle", f"request {number}: two pictures share the key {key[first]}")
-        answer = fresh_output(scope, key.tolist(), request.sampling, request.max_new_tokens,
-                              vocab_size=self.shape.vocab_size)
+        answer = _fresh(scope, key.tobytes(), request.sampling, request.max_new_tokens, self.shape.vocab_size)
         tokens = [*key.tolist(), *answer]
         last = int.from_bytes(scope[:7], "little")  # the same in every process; a hash of bytes is not
         chain = [last]

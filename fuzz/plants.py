@@ -25,6 +25,7 @@ from k3mem.sched.cache import Cache
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import Seated
 from k3mem.types import Int32, NodeId, StateId
+
 # -- snapshots and donation
 
 def snapshot_is_a_reference() -> Plant:

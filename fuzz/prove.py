@@ -86,6 +86,11 @@ def prove_one(mutant: Mutant, seconds: float = SECONDS) -> Verdict:
                    wrong or what, not wrong)
 
 
+def names() -> set[str]:
+    """All mutants by name."""
+    return {mutant.name for mutant in MUTANTS} | {mutant.name for mutant in native_mutants()}
+
+
 def prove(names: list[str] | None = None, seconds: float = SECONDS,
           progress: Callable[[Verdict], None] = lambda verdict: None) -> list[Verdict]:
     """All mutants of the Python side, and those of the C core where a build has them."""
@@ -155,6 +160,6 @@ def prove_native(names: list[str] | None = None, seconds: float = SECONDS) -> It
         else:
             seeds, by, what, took = json.loads(text.splitlines()[-1])
         wrong = survives(seeds, seconds)
-        breaks = getattr(mutant, "breaks", None) or getattr(mutant, "invariant", "")
+        breaks = str(getattr(mutant, "breaks", "") or getattr(mutant, "invariant", ""))
         yield Verdict(mutant.name, mutant.where, breaks, bool(by), seeds[-1], len(seeds), round(took, 2), by,
                       wrong or what, not wrong)

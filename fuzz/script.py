@@ -82,7 +82,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Seconds to its deadline; 0: none."""
     session: int = 0
     """0: none."""
-    media: tuple[int, int, int] = ()  # type: ignore[assignment]
+    media: tuple[int, ...] = ()
     """(first, tokens, picture) of a placeholder, or ()."""
 
 

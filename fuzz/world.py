@@ -16,9 +16,17 @@ from typing import Any
 import numpy as np
 
 from k3mem.engine import Engine
-from k3mem.errors import Corrupted, ExecutorFailed, InvalidRequest, InvalidShape, RequestTooLarge, StepFailed, UnknownRequest
+from k3mem.errors import (
+    Corrupted,
+    ExecutorFailed,
+    InvalidRequest,
+    InvalidShape,
+    RequestTooLarge,
+    StepFailed,
+    UnknownRequest,
+)
 from k3mem.executors.mock import Entry, Fault, Faults, MockExecutor
-from k3mem.fuzz import script as do
+from k3mem.fuzz import script as act
 from k3mem.fuzz.oracle import Found, Line, Oracle
 from k3mem.fuzz.script import Action, Config
 from k3mem.plan import PAGE, STATE, Plan, Result, Sampling
@@ -93,6 +101,10 @@ class World:
         self.leases: list[tuple[NodeId, list[tuple[int, int]], list[int]]] = []
         """(node, its entries, where they lie) of every transfer, oldest first."""
         self.steps = self.failed = self.in_a_row = 0
+        self.done: dict[int, int] = {}
+        """Lane -> generation of its newest tenant that the device has ended."""
+        self.empty_at = -1
+        """Steps done when a plan was empty last."""
         self.evicted = 0
         """Evictions before the arena was last emptied."""
         self.texts: dict[int, list[int]] = {}
@@ -166,8 +178,10 @@ class World:
 
     def do(self, action: Action) -> None:
         """Carry out one action; one that makes no sense now does nothing. Raises Found."""
-        if self.before is not None and not isinstance(action, do.Plan | do.Cancel):
+        if self.before is not None and not isinstance(action, act.Plan | act.Cancel):
             self.before = None
+        if isinstance(action, act.Submit | act.Abort):
+            self.empty_at = -1
         try:
             getattr(self, "_" + type(action).__name__.lower())(action)
         except Found:
@@ -177,7 +191,7 @@ class World:
         except Exception as error:  # whatever escapes an engine is a fault of it
             raise Found("check", f"{type(error).__name__}: {error}") from error
 
-    def _request(self, a: do.Submit) -> Request:
+    def _request(self, a: act.Submit) -> Request:
         base = self.line(a.base)
         prompt = (base.tokens[: a.take] if base is not None else []) + self.text(a.text, a.count)
         prompt = [t for t in prompt if t < VOCAB][: MAX_TOKENS // 2] or [0]
@@ -193,11 +207,12 @@ class World:
             stop=(lambda out: stop_at if len(out) >= stop_at else None) if stop_at else None,
         )
 
-    def _submit(self, a: do.Submit) -> None:
+    def _submit(self, a: act.Submit) -> None:
         known = self.line(a.id)
         if known is not None and known.reason is None:
             return
         request = self._request(a)
+        media = tuple(request.media)
         try:
             self.engine.submit(request)
         except RequestTooLarge:
@@ -211,9 +226,10 @@ class World:
                 raise
             return  # its last launched step has not committed yet
         job = self.core.jobs[a.id]
-        self.oracle.submit(a.id, request, job.tokens[: job.count], self.core.cache.digest(job.scope), self.now)
+        self.oracle.submit(a.id, request, job.tokens[: job.count], self.core.cache.digest(job.scope), media)
 
-    def _again(self, a: do.Again) -> None:
+    def _again(self, a: act.Again) -> None:
+        self._answered()
         line = self.line(a.id)
         if line is None or line.reason is not None:
             return
@@ -223,7 +239,7 @@ class World:
             return
         raise Found("oracle", f"request {a.id} is in flight, and another one with its id was taken")
 
-    def _toolarge(self, a: do.TooLarge) -> None:
+    def _toolarge(self, a: act.TooLarge) -> None:
         before = self.state()
         arena = self.core.cache.arena
         tokens = max(a.tokens, arena.page_ids * self.shape.page_span)
@@ -235,7 +251,7 @@ class World:
             return
         raise Found("oracle", f"a request of {tokens} tokens was taken")
 
-    def _abort(self, a: do.Abort) -> None:
+    def _abort(self, a: act.Abort) -> None:
         job = self.core.jobs.get(a.id)
         try:
             self.engine.abort(a.id)
@@ -246,11 +262,11 @@ class World:
         if job is None or job.reason != "abort":
             raise Found("oracle", f"request {a.id} was aborted, though it had ended")
 
-    def _step(self, a: do.Step) -> None:
+    def _step(self, a: act.Step) -> None:
         for _ in range(a.count):
             self.one_step()
 
-    def _plan(self, a: do.Plan) -> None:
+    def _plan(self, a: act.Plan) -> None:
         if self.open is None and self.result is None and len(self.core.flights) < self.config.in_flight + MOST_FLIGHTS:
             quiet = not (self.core.ending or self.core.timed or self.core.queue and self.core.lanes.running == 0)
             before = self.state() if quiet else None
@@ -270,6 +286,8 @@ class World:
         for job in self.core.queue:
             if job.waits > -(-job.count // self.config.budget):
                 raise Found("liveness", f"request {job.request.id} has waited {job.waits} plans for a leader")
+        if self.open is None:
+            self.empty_at = self.steps
         if self.open is None and self.core.waits_for not in ("commit", "nothing", "memory", "leases"):
             raise Found("liveness", f"no plan, and no reason but {self.core.waits_for!r}")
         self.oracle.expired(self.now if self._answered() else -1.0)
@@ -280,7 +298,7 @@ class World:
             self._take(out)
         return True
 
-    def _launch(self, a: do.Launch) -> None:
+    def _launch(self, a: act.Launch) -> None:
         if self.open is not None:
             plan, self.open = self.open, None
             lanes = self.core.lanes
@@ -301,7 +319,7 @@ class World:
             raise Found("oracle", f"the executor was given up after {self.in_a_row} failures in a row")
         self.in_a_row = 0
 
-    def _cancel(self, a: do.Cancel) -> None:
+    def _cancel(self, a: act.Cancel) -> None:
         if self.open is not None:
             plan, self.open = self.open, None
             self.engine.cancel(plan)
@@ -323,7 +341,7 @@ class World:
             metrics.skipped_snapshots, metrics.takeovers, metrics.followers, metrics.steps, metrics.hit_tokens,
         ))
 
-    def _collect(self, a: do.Collect) -> None:
+    def _collect(self, a: act.Collect) -> None:
         if self.result is None and self.core.flights:
             flight = self.core.flights[0]
             if self.open is not None and flight.ticket.fault is None:
@@ -338,32 +356,43 @@ class World:
                     self._gave_up()
                 self._after_step()
 
-    def _commit(self, a: do.Commit) -> None:
+    def _commit(self, a: act.Commit) -> None:
         if self.open is not None:
             return
-        self._collect(do.Collect())
+        self._collect(act.Collect())
         if self.result is not None:
             flight, result = self.result
             self.result = None
             self.in_a_row = 0
+            self._ended(result)
             for out in self.engine.commit(flight, result):
                 self._take(out)
             self._after_step()
 
-    def _fail(self, a: do.Fail) -> None:
+    def _ended(self, result: Result) -> None:
+        """A lane that the device has ended does nothing in later rows."""
+        rows = zip(result.lane.tolist(), result.generation.tolist(), result.accepted.tolist(), result.done.tolist(),
+                   strict=True)
+        for lane, generation, accepted, done in rows:
+            if accepted and self.done.get(lane) == generation:
+                raise Found("oracle", f"step {result.step}: lane {lane} had ended, and committed {accepted} tokens more")
+            if done:
+                self.done[lane] = generation
+
+    def _fail(self, a: act.Fail) -> None:
         if len(self.faults.due) < 3:
             self.faults.due.append(Fault(0, a.at, a.effect))
 
-    def _clock(self, a: do.Clock) -> None:
+    def _clock(self, a: act.Clock) -> None:
         self.now += max(0.0, a.seconds)
 
-    def _pin(self, a: do.Pin) -> None:
+    def _pin(self, a: act.Pin) -> None:
         self.engine.pin(a.session, a.ttl)
 
-    def _unpin(self, a: do.Unpin) -> None:
+    def _unpin(self, a: act.Unpin) -> None:
         self.engine.unpin(a.session)
 
-    def _flush(self, a: do.Flush) -> None:
+    def _flush(self, a: act.Flush) -> None:
         if self.open is None:
             self.engine.flush()
             self.oracle.wipe()
@@ -374,12 +403,12 @@ class World:
         if self.open is not None:
             return False
         while self.core.flights:
-            self._commit(do.Commit())
+            self._commit(act.Commit())
         self._answered()
         self._end_leases()
         return True
 
-    def _resize(self, a: do.Resize) -> None:
+    def _resize(self, a: act.Resize) -> None:
         if not self._idle():
             return
         before = self.state()
@@ -391,7 +420,7 @@ class World:
             return
         self._wiped()
 
-    def _sleep(self, a: do.Sleep) -> None:
+    def _sleep(self, a: act.Sleep) -> None:
         if self._idle():
             self.engine.sleep()
             self.engine.wake()
@@ -405,7 +434,7 @@ class World:
             raise Found("oracle", f"an arena that was emptied owns {usage}")
         self._check()
 
-    def _lease(self, a: do.Lease) -> None:
+    def _lease(self, a: act.Lease) -> None:
         cache = self.core.cache
         walk = cache.tree.walk()
         with_state = np.flatnonzero(walk.state >= 0)
@@ -426,7 +455,7 @@ class World:
         arena = self.core.cache.arena
         return [int((arena.state_places if kind == STATE else arena.page_places)([e])[0]) for kind, e in entries]
 
-    def _unlease(self, a: do.Unlease) -> None:
+    def _unlease(self, a: act.Unlease) -> None:
         if self.leases and self.open is None:
             self._end_lease()
 
@@ -440,7 +469,7 @@ class World:
         while self.leases:
             self._end_lease()
 
-    def _probe(self, a: do.Probe) -> None:
+    def _probe(self, a: act.Probe) -> None:
         line = self.line(a.id)
         if line is None or self.open is not None:
             return
@@ -455,15 +484,15 @@ class World:
     def one_step(self) -> None:
         """What `Engine.step` does, in halves; an open plan and a collected result are used first."""
         if self.result is not None:
-            self._commit(do.Commit())
+            self._commit(act.Commit())
         planned = self.open is not None
         if not planned:
             self._make_plan()
             planned = self.open is not None
-        self._launch(do.Launch())
+        self._launch(act.Launch())
         flights = self.core.flights
         if flights and (not planned or len(flights) > self.config.in_flight):
-            self._commit(do.Commit())
+            self._commit(act.Commit())
 
     def _take(self, out: Output) -> None:
         self.oracle.take(out, self.now)
@@ -480,6 +509,14 @@ class World:
             self.audit()
         if self.roomy() and self.config.path_cap is None and self.core.metrics.evicted > self.evicted:
             raise Found("floor", "memory is plenty, and a checkpoint was evicted")
+
+    def look(self) -> None:
+        """All invariants and the executor's memory, now."""
+        try:
+            self._check()
+            self.audit()
+        except Corrupted as error:
+            raise Found("check", str(error)) from error
 
     def _check(self) -> None:
         self.engine.check()
@@ -511,7 +548,7 @@ class World:
         """The executor's memory against the tree: every checkpoint and every page, hit or not."""
         core = self.core
         if core.resync or (core.flights and self.faults.due) or self._doomed() or core.open is not None:
-            return  # after a failure the device has stale tables till the resync; a doomed step may be about to scribble
+            return  # after a failure the device has stale tables till the resync; a doomed step may yet scribble
         tree, cache = core.cache.tree, core.cache
         walk = tree.walk()
         entries = [
@@ -524,12 +561,12 @@ class World:
             raise Found("oracle", str(wrong[0]))
 
     @staticmethod
-    def _told(arena: Any) -> list[list[list[int]]]:
+    def _told(arena: Any) -> list[list[tuple[int, int]]]:
         """The tables as the device must have them: without entries whose new place the next plan will name."""
         out = []
         for name, table in zip(("page", "state"), arena.tables(), strict=True):
             due = set(arena._table(f"{name}_dirty").tolist())
-            out.append([row for row in table.tolist() if row[0] not in due])
+            out.append([(entry, place) for entry, place in table.tolist() if entry not in due])
         return out
 
     def _doomed(self) -> bool:
@@ -571,7 +608,7 @@ class World:
         if missing:
             raise Found("liveness", f"requests {missing[:8]} were never told of their end")
         if self.core.resync:  # the device has stale tables until the next plan
-            self._submit(do.Submit(-2, text=1, count=3))
+            self._submit(act.Submit(-2, text=1, count=3))
             while self.engine.has_work:
                 self.one_step()
         self._check()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 MUTANT = """
 import importlib, sys
 from k3mem.native import lib
