@@ -99,7 +99,8 @@ def prove(
 
     def show(verdict: proof.Verdict) -> None:
         say = f"killed by {verdict.by}" if verdict.killed else "LIVES"
-        typer.echo(f"{verdict.name:34} {say:18} {verdict.worlds:4} worlds {verdict.seconds:6.1f} s  {verdict.what[:80]}",
+        typer.echo(f"{verdict.name:34} {say:18} {verdict.worlds:4} worlds {verdict.seconds:6.1f} s  "
+                   f"{verdict.what[:72]}",
                    err=json_out == "-")
 
     if mutant is not None:
@@ -133,7 +134,8 @@ def explore(
 
     out = visit(seconds, progress=show)
     result = {"states": out.states, "orders": out.orders, "pruned": out.pruned, "steps": out.steps,
-              "seconds": round(out.seconds, 2), "complete": out.complete, "found": str(out.found) if out.found else None}
+              "seconds": round(out.seconds, 2), "complete": out.complete,
+              "found": str(out.found) if out.found else None}
     _put(result, json_out)
     if json_out != "-":
         typer.echo(f"{out.states:,} states, {out.orders:,} orders, {out.pruned:,} branches met a known state, "

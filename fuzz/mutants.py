@@ -140,7 +140,8 @@ UNKILLED: tuple[Mutant, ...] = (
     *_of("pool/arena", LEASED, p.capacity_remembered),
 )
 """Planted bugs that worlds do not show within their time: a chain of moves inside one plan is rare, and what a stale
-answer about room costs is an eviction too many. Scenarios of their own hold them."""
+answer about room costs is an eviction too many. The mock's check of plans holds the first, a scenario of its own
+(tests/cases/test_pool_5.py) the second."""
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 assert len(BY_NAME) == len(MUTANTS), "two mutants have one name"

@@ -375,7 +375,7 @@ class World:
                    strict=True)
         for lane, generation, accepted, done in rows:
             if accepted and self.done.get(lane) == generation:
-                raise Found("oracle", f"step {result.step}: lane {lane} had ended, and committed {accepted} tokens more")
+                raise Found("oracle", f"step {result.step}: lane {lane} had ended, and committed {accepted} more")
             if done:
                 self.done[lane] = generation
 

@@ -51,10 +51,10 @@ def test_a_file_that_is_no_script_is_named(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("effect", list(Effect))
 @pytest.mark.parametrize("at", ["launch", "collect"])
 def test_a_failed_step_costs_time_and_no_token(at: str, effect: Effect) -> None:
-    actions: list[do.Action] = [do.Submit(1, text=1, count=40, new=6), do.Step(2), do.Submit(2, 1, 46, 2, 9, 4)]
+    actions: list[do.Action] = [do.Submit(1, text=1, count=40, new=30), do.Step(2), do.Submit(2, 1, 46, 2, 9, 30)]
     for _ in range(3):
         actions += [do.Fail(at, effect), do.Step(3)]  # type: ignore[arg-type]
-    world = World(Config(states=4, pages=12))
+    world = World(Config(states=4, pages=16))
     for action in actions:
         world.do(action)
     world.settle()
