@@ -82,7 +82,10 @@ class Explorer:
             try:
                 stack += self._descend(path)
             except Found as found:
-                self.out.found, self.out.script = found, Script(self.config, path)
+                whole = [part for action in path
+                         for part in ((action, do.Launch()) if isinstance(action, do.Plan) else (action,))]
+                self.out.found = found
+                self.out.script = Script(_with(self.config, check_every=1, audit_every=1), whole)
                 return
 
     def _descend(self, path: list[Action]) -> list[list[Action]]:

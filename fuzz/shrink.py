@@ -98,8 +98,10 @@ class SimplifyConfig:
     def propose(self, script: Script) -> Iterator[Script]:
         for field in msgspec.structs.fields(Config):
             value = getattr(script.config, field.name)
-            smaller = _smaller(value, field.default) if field.name in ("running", "budget", "states", "pages") else (
-                iter([field.default] if value != field.default else []))
+            if field.name in ("running", "budget", "states", "pages"):  # only ever downwards, so that it ends
+                smaller = [size for size in (1, value // 2, value - value // 4, value - 1) if 1 <= size < value]
+            else:
+                smaller = [field.default] if value != field.default else []
             for other in smaller:
                 config = msgspec.structs.replace(script.config, **{field.name: other})
                 yield msgspec.structs.replace(script, config=config)

@@ -25,9 +25,7 @@ def test_a_planted_bug_is_found_with_the_order_that_shows_it(name: str) -> None:
     with BY_NAME[name].plant():
         out = explore(30.0)
         assert out.found is not None and out.script is not None
-        script = msgspec.structs.replace(out.script, config=msgspec.structs.replace(
-            out.script.config, check_every=1, audit_every=1))
-        assert replay(script).found is not None or len(script.actions) > 0
+        assert replay(out.script).found is not None
 
 
 def test_worlds_in_different_states_have_different_fingerprints() -> None:
@@ -37,5 +35,5 @@ def test_worlds_in_different_states_have_different_fingerprints() -> None:
     explorer = Explorer(config, explore(0.0, []), 0.0)
     for _ in range(5):
         seen.add(fingerprint(world))
-        world.do(explorer._choices(world)[0])
+        explorer._do(world, explorer._choices(world)[0])
     assert len(seen) == 5

@@ -17,7 +17,7 @@ def test_only_what_is_needed_stays() -> None:
     small = shrink(Script(Config(states=9, budget=100), actions),
                    lambda s: sum(isinstance(a, do.Flush) for a in s.actions) >= 2, 20.0)
     assert small.actions == [do.Flush(), do.Flush()]
-    assert small.config.budget <= 48
+    assert (small.config.states, small.config.budget) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["states_are_not_zeroed", "donated_and_freed"])
