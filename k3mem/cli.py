@@ -42,6 +42,15 @@ class FileFormat(str, Enum):
     mooncake = "mooncake"
 
 
+@app.command("fuzz", context_settings={"allow_extra_args": True, "ignore_unknown_options": True,
+                                       "help_option_names": []}, add_help_option=False)
+def fuzz_command(context: typer.Context) -> None:
+    """Attack the core: random worlds, planted bugs, small scope, races."""
+    from k3mem.fuzz.cli import app as fuzz_app
+
+    fuzz_app(context.args, prog_name="k3mem fuzz")
+
+
 def main() -> None:
     """Entry point of the `k3mem` script."""
     app()

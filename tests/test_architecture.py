@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},
     # what people run
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
-    "cli": GROUND | {"replay", "executors"},
+    "cli": GROUND | {"replay", "executors", "fuzz"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics",
                       "executors"},
     # the package's face: lazily

@@ -37,7 +37,7 @@ def _leave_tail(core: Core, seat: Seated) -> bool:
 
 
 def _drop_checkpoint(core: Core, seat: Seated) -> bool:
-    if core.cache.tree.state(seat.node) == NO_STATE:
+    if core.cache.tree.state(seat.node) == NO_STATE or core.cache.holds[seat.node]:
         return False
     core.cache.let_go(seat.node)
     return True

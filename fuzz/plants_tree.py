@@ -1,4 +1,4 @@
-"""Root causes of known faults in matching, publishing and locking. See `plant`."""
+"""Root causes of known faults in matching, publishing and locking. See `plants`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from k3mem.fuzz.patching import Plant, all_of, matching, patched, plans
 from k3mem.plan import Plan, Row
 from k3mem.radix import Kind, Match
 from k3mem.sched import admit, anchors, close
@@ -15,7 +16,6 @@ from k3mem.sched.cache import Cache
 from k3mem.sched.core import Core
 from k3mem.sched.job import Seated
 from k3mem.types import NO_STATE, Int32, NodeId, ScopeId
-from tests.cases.patching import Plant, all_of, matching, patched, plans
 
 
 def published_at_most(depth: int) -> Plant:
