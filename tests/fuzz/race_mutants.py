@@ -11,13 +11,13 @@ import numpy as np
 
 from k3mem.errors import K3MemError
 from k3mem.executors.mock import MockExecutor
+from k3mem.fuzz.patching import patched
 from k3mem.fuzz.race import Judge, Report
 from k3mem.fuzz.race.mirror import Mirror, Tenant
 from k3mem.fuzz.race.space import Space
 from k3mem.fuzz.record import Record, Recorder, Sink
 from k3mem.plan import PAGE, Plan, Result, Row
 from tests import world as worlds
-from tests.cases.patching import patched
 from tests.plans import omit
 from tests.world import World
 
