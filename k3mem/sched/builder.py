@@ -13,7 +13,7 @@ import numpy as np
 from k3mem.plan import Plan, Row, Seat
 from k3mem.radix import Kind
 from k3mem.sched.job import Seated
-from k3mem.types import Bool, Int32, StateId
+from k3mem.types import Int32, StateId
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -51,9 +51,6 @@ class Builder:
         self.repeat = 1
         self.moves: list[Int32] = []
         self.batches = 0
-        self.fresh: tuple[list[Int32], list[Int32]] = ([], [])
-        """Page and state ids handed out, or written for the first time, in this plan: nothing of theirs is worth
-        moving yet."""
         self.seats: list[Seat] = []
         self.lane_pages: list[tuple[int, int, Int32]] = []
         self.zero_pages: list[Int32] = []
@@ -79,10 +76,6 @@ class Builder:
             moves[:, 0] += self.batches
             self.batches += 1
             self.moves.append(moves)
-
-    def is_fresh(self, kind: int, ids: Int32) -> Bool:
-        """Which of these ids had nothing written to them before this plan. O(n log n)."""
-        return np.isin(ids, np.concatenate(self.fresh[kind])) if self.fresh[kind] else np.zeros(len(ids), np.bool_)
 
     def undo(self) -> None:
         """Run the journal backwards."""

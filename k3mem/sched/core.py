@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 from sortedcontainers import SortedKeyList
 
 from k3mem.executor import Capabilities, Ticket
@@ -21,7 +22,7 @@ from k3mem.sched.job import Job, Rank, Seated
 from k3mem.sched.lanes import Lanes
 from k3mem.sched.pins import Pins
 from k3mem.shape import Shape
-from k3mem.types import Int32
+from k3mem.types import Bool, Int32
 
 if TYPE_CHECKING:
     from k3mem.sched.forward import Forward
@@ -108,6 +109,8 @@ class Core:
     """The executor's fast-forward, where it has one."""
     until: float = math.inf
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""
+    reserved: tuple[Flags, Flags] = field(default_factory=lambda: (Flags(), Flags()))
+    """By kind and id: handed out, and no launched plan has written to it yet."""
     move_left: int = 0
     """Bytes that this plan may still move."""
 
@@ -119,6 +122,25 @@ class Core:
     def span(self) -> int:
         """Positions of one page."""
         return self.shape.page_span
+
+
+class Flags:
+    """A flag for every id; grows with the ids. O(1) an id."""
+
+    def __init__(self) -> None:
+        self._of = np.zeros(1024, np.bool_)
+
+    def set(self, ids: Int32, value: bool) -> None:
+        most = int(ids.max(initial=0))
+        if most >= len(self._of):
+            self._of = np.concatenate([self._of, np.zeros(most + 1, np.bool_)])
+        self._of[ids] = value
+
+    def get(self, ids: Int32) -> Bool:
+        if int(ids.max(initial=0)) >= len(self._of):
+            return np.array([0 <= i < len(self._of) and self._of[i] for i in ids.tolist()], np.bool_)
+        found: Bool = self._of[ids]
+        return found
 
 
 def _rank(job: Job) -> Rank:

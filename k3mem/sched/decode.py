@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from k3mem.errors import InvalidRequest
-from k3mem.pool import PAGE, ExtraBuffer
+from k3mem.pool import ExtraBuffer
 from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
@@ -164,7 +164,6 @@ def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int]
     index = index[(index < whole[0]) | (index >= whole[1])]
     if len(index):
         b.zero_pages.append(seat.pages[index])
-    b.fresh[PAGE].append(seat.pages[before:end].copy())
     set_touched(core, seat, end)
     b.journal.append(lambda: set_touched(core, seat, before))
 

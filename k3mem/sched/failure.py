@@ -132,6 +132,7 @@ def _forget_damage(core: Core, seat: Seated, rows: Int32, states: Bool) -> None:
     zeroed again, a damaged snapshot is dropped."""
     used = -(-int(core.lanes.launched[seat.lane]) // core.span)
     if (rows[seat.pages[used : seat.touched]] < INTACT).any():
+        core.reserved[PAGE].set(seat.pages[used : seat.touched], True)
         set_touched(core, seat, max(used, seat.owned))
     if seat.extra.latest is not None and states[seat.extra.latest]:
         core.cache.arena.free_states(np.array([seat.extra.donate()[0]], np.int32))

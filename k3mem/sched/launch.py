@@ -27,6 +27,7 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
         metrics.move_count += len(plan.moves)
         metrics.move_bytes += moves.bytes_of(core, plan.moves)
         metrics.events["move"] += len(plan.moves)
+    moves.written(core, plan)
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
     flight = Flight(plan, ticket, b.lanes, b.windows, b.prefill, b.snapshots, _written(core, b), _ends_lane(core, b))
     lanes.inflight[plan.lane] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from k3mem.plan import PAGE, STATE
+from k3mem.plan import PAGE, STATE, Plan
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
 from k3mem.types import Int32
@@ -22,7 +22,7 @@ def add(core: Core, b: Builder, moves: Int32) -> None:
         of_kind = np.flatnonzero(moves[:, 1] == kind)
         if len(of_kind):
             ids = arena.ids_at(kind, moves[of_kind, 3])
-            stale[of_kind] = b.is_fresh(kind, ids) | np.isin(ids, _unwritten(core, kind))
+            stale[of_kind] = core.reserved[kind].get(ids)
     real = moves[~stale]
     b.move(real)
     core.move_left -= bytes_of(core, real)
@@ -47,7 +47,7 @@ def drop_dead(core: Core, b: Builder) -> None:
             if not len(of_kind):
                 continue
             ids = core.cache.arena.ids_at(kind, batch[of_kind, 3])
-            gone = (ids < 0) | b.is_fresh(kind, ids)
+            gone = (ids < 0) | core.reserved[kind].get(ids)
             if not (gone.any() or dead):
                 known.update((kind, place) for place in batch[of_kind, 2:4].ravel().tolist())
                 dead.update((kind, place) for place in batch[of_kind, 3].tolist())
@@ -61,12 +61,13 @@ def drop_dead(core: Core, b: Builder) -> None:
         b.moves[i] = batch[keep]
 
 
-def _unwritten(core: Core, kind: int) -> Int32:
-    """Ids taken by earlier plans, to which no launched plan writes: reserved pages, targets held for followers."""
-    seats = core.lanes.taken()
-    if kind == STATE:
-        return np.array([state for seat in seats for state in seat.slots.values()], np.int32)
-    return np.concatenate([np.zeros(0, np.int32), *(s.pages[s.touched : s.page_count] for s in seats)])
+def written(core: Core, plan: Plan) -> None:
+    """A launched plan writes what it hands to lanes, and every state that it zeroes, restores or captures into.
+    O(plan)."""
+    core.reserved[PAGE].set(plan.lane_pages[:, 2], False)
+    core.reserved[STATE].set(plan.zero_states, False)
+    core.reserved[STATE].set(plan.restores[:, 1], False)
+    core.reserved[STATE].set(plan.snapshots[:, 2], False)
 
 
 def _still_there(core: Core, moves: Int32) -> Int32:

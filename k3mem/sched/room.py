@@ -34,8 +34,8 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
     if got is None:
         return None
     page_ids, state_ids = got
-    b.fresh[PAGE].append(page_ids)
-    b.fresh[STATE].append(state_ids)
+    core.reserved[PAGE].set(page_ids, True)
+    core.reserved[STATE].set(state_ids, True)
 
     def give_back() -> None:
         if pages:
