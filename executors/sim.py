@@ -19,6 +19,7 @@ from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, LIMIT, PROMPT, 
 from k3mem.plan import PAGE, Done, Plan, Result, Row
 from k3mem.types import Bool, Float64, Int32, Int64, UInt8
 
+PREFILL, DECODE = int(Row.PREFILL), int(Row.DECODE)
 HISTORY = 64
 """Ends of launched (sub-)steps kept for `fast_forward`: more than any number of steps in flight."""
 
@@ -194,7 +195,7 @@ class SimExecutor:
         shape, capture = self._layout.shape, self._capabilities.capture
         for i, (row, depth, _) in enumerate(plan.snapshots.tolist()):
             written[i] = before[row] < depth <= after[row]
-            if plan.kind[row] == Row.PREFILL:
+            if plan.kind[row] == PREFILL:
                 start, end = int(plan.start[row]), int(plan.start[row] + plan.length[row])
                 fits = capture == "any" or depth == end or (
                     capture == "grid" and (depth - start) % shape.state_chunk == 0)
@@ -224,7 +225,7 @@ class SimExecutor:
         lanes = plan.lane.tolist()
         if len(set(lanes)) != len(lanes):
             raise RuntimeError(f"step {plan.step}: two rows of one lane")
-        if (plan.kind == Row.DECODE).all():
+        if (plan.kind == DECODE).all():
             if not lanes:
                 none = np.zeros(0, np.int64)
                 return _Work(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8), none, none)
@@ -253,13 +254,13 @@ class SimExecutor:
         zero = np.zeros(n, np.int64)
         work = _Work(np.zeros(n, np.int32), np.zeros(0, np.int32), np.zeros(n, np.uint8), zero, zero.copy())
         single: dict[int, list[int]] = {}
-        for i in np.flatnonzero(plan.kind != Row.DECODE).tolist():
-            row = self._prefill if plan.kind[i] == Row.PREFILL else self._verify
+        for i in np.flatnonzero(plan.kind != DECODE).tolist():
+            row = self._prefill if plan.kind[i] == PREFILL else self._verify
             single[i] = row(plan, i, work)
             work.accepted[i] = len(single[i])
             lane = self._lanes.table[plan.lane[i]]
             work.after[i], work.done[i] = lane[DEPTH], lane[DONE]
-        at = np.flatnonzero(plan.kind == Row.DECODE)
+        at = np.flatnonzero(plan.kind == DECODE)
         part: _Work | None = None
         if len(at):
             part = self._decode(plan, 1, plan.lane[at], plan.generation[at], plan.start[at])

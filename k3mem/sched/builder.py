@@ -113,7 +113,7 @@ class Builder:
             moves=_stack(self.moves, 4), page_table=page_table, state_table=state_table,
             seats=tuple(self.seats), lane_pages=_lane_pages(self.lane_pages),
             zero_pages=np.concatenate(self.zero_pages) if self.zero_pages else EMPTY,
-            zero_states=np.array(self.zero_states, np.int32),
+            zero_states=np.array(self.zero_states, np.int32) if self.zero_states else EMPTY,
             page_copies=_table(self.copies, 3), restores=_table(self.restores, 2),
             kind=kind, lane=lane, generation=generations[lane],
             start=start, length=length, sample=sample, token_offset=offsets, tokens=tokens,
@@ -122,7 +122,7 @@ class Builder:
 
 
 def _table(rows: Sequence[tuple[int, ...]], width: int) -> Int32:
-    return np.array(rows, np.int32).reshape(-1, width)
+    return np.array(rows, np.int32) if rows else np.zeros((0, width), np.int32)
 
 
 def _stack(parts: list[Int32], width: int) -> Int32:
@@ -133,6 +133,8 @@ def _lane_pages(parts: list[tuple[int, int, Int32]]) -> Int32:
     """Rows (lane, index, page) of runs (lane, first index, pages)."""
     if not parts:
         return np.zeros((0, 3), np.int32)
+    if all(len(pages) == 1 for _, _, pages in parts):
+        return np.array([(lane, first, pages[0]) for lane, first, pages in parts], np.int32)
     out = np.empty((sum(len(p) for _, _, p in parts), 3), np.int32)
     at = 0
     for lane, first, pages in parts:

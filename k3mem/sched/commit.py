@@ -15,6 +15,7 @@ from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Seated
 from k3mem.types import Int32
 
+LAST_DONE = int(max(Done))
 REASONS = {int(Done.STOP): "stop", int(Done.LENGTH): "length"}
 
 
@@ -43,12 +44,12 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     decode = len(flight.decode_lanes)
     lanes.launched[flight.decode_lanes] -= flight.windows * plan.repeat - result.accepted[:decode]
     times = result.times.tolist()
-    first, tokens, seats, end = times[0] if times else None, result.tokens.tolist(), lanes.seats, 0
+    first, tokens, seats = times[0] if times else None, result.tokens.tolist(), lanes.seats
+    end = quiet = 0
     rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), strict=True)
     for row, (lane, accepted, done) in enumerate(rows):
         start, end = end, end + accepted
-        seat = seats[lane]
-        assert seat is not None
+        seat = seats[lane] or lanes.seat(lane)
         if not accepted:
             metrics.overruns += row < decode or bool(plan.sample[row])
         elif done or stops or seat.end is not None:
@@ -62,9 +63,10 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
                 job.count += 1
             else:
                 job.append(result.tokens[start:end])
-            metrics.output_tokens += accepted
+            quiet += accepted
             last = times[min(accepted, len(times)) - 1] if times else None
             outputs.append(Output(job.request.id, new, False, None, None, first, last))
+    metrics.output_tokens += quiet
     for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
         _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
     if core.ending:
@@ -77,8 +79,9 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
 
 
 def _same_step(plan: Plan, result: Result) -> None:
-    if result.step != plan.step or not np.array_equal(result.lane, plan.lane) or not np.array_equal(
-            result.generation, plan.generation):
+    lanes = result.lane is plan.lane or np.array_equal(result.lane, plan.lane)
+    generations = result.generation is plan.generation or np.array_equal(result.generation, plan.generation)
+    if result.step != plan.step or not lanes or not generations:
         raise Corrupted(f"the result of step {result.step} does not belong to plan {plan.step}: step, lanes or "
                         "generations differ; check the executor")
 
@@ -89,12 +92,13 @@ def _plausible(flight: Flight, result: Result) -> None:
     n = len(plan.kind)
     if len(accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
         raise Corrupted(f"the result of step {result.step} has not one entry a row and a snapshot; check the executor")
-    right = (accepted[:decode] <= flight.windows * plan.repeat).all()
-    right = right and (accepted[decode:] <= plan.sample[decode:]).all()
-    if not right or (n and accepted.min() < 0) or int(accepted.sum()) != len(result.tokens):
+    counts = accepted.tolist()
+    right = bool((accepted[:decode] <= flight.windows * plan.repeat).all())
+    right = right and (decode == n or bool((accepted[decode:] <= plan.sample[decode:]).all()))
+    if not right or min(counts, default=0) < 0 or sum(counts) != len(result.tokens):
         raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
                         f"{accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
-    if n and result.done.max() > max(Done):
+    if max(result.done.tolist(), default=0) > LAST_DONE:
         raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` is; "
                         "check the executor")
     if len(result.written) and not result.written[plan.snapshots[:, 0] >= decode].all():

@@ -131,15 +131,20 @@ class Flags:
         self._of = np.zeros(1024, np.bool_)
 
     def set(self, ids: Int32, value: bool) -> None:
-        most = int(ids.max(initial=0))
-        if most >= len(self._of):
-            self._of = np.concatenate([self._of, np.zeros(most + 1, np.bool_)])
-        self._of[ids] = value
+        if not len(ids):
+            return
+        try:
+            self._of[ids] = value
+        except IndexError:
+            self._of = np.concatenate([self._of, np.zeros(int(ids.max()) + 1, np.bool_)])
+            self._of[ids] = value
 
     def get(self, ids: Int32) -> Bool:
-        if int(ids.max(initial=0)) >= len(self._of):
-            return np.array([0 <= i < len(self._of) and self._of[i] for i in ids.tolist()], np.bool_)
-        found: Bool = self._of[ids]
+        """[n] of them; False for ids that were never set."""
+        try:
+            found: Bool = self._of[ids]
+        except IndexError:
+            found = np.array([0 <= i < len(self._of) and self._of[i] for i in ids.tolist()], np.bool_)
         return found
 
 

@@ -159,11 +159,13 @@ def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int]
     before = seat.touched
     if end <= before:
         return
-    b.lane_pages.append((seat.lane, before, seat.pages[before:end].copy()))
-    index = np.arange(before, end)
-    index = index[(index < whole[0]) | (index >= whole[1])]
-    if len(index):
-        b.zero_pages.append(seat.pages[index])
+    pages = seat.pages[before:end].copy()
+    b.lane_pages.append((seat.lane, before, pages))
+    low, high = max(whole[0], before), min(whole[1], end)  # pages [before, low) and [high, end) are not overwritten
+    if low >= high:
+        b.zero_pages.append(pages)
+    elif high - low < end - before:
+        b.zero_pages += [pages[: low - before], pages[high - before :]]
     set_touched(core, seat, end)
     b.journal.append(lambda: set_touched(core, seat, before))
 

@@ -7,7 +7,7 @@ import numpy as np
 from k3mem.plan import PAGE, STATE, Plan
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
-from k3mem.types import Int32
+from k3mem.types import Bool, Int32
 
 
 def add(core: Core, b: Builder, moves: Int32) -> None:
@@ -37,6 +37,8 @@ def bytes_of(core: Core, moves: Int32) -> int:
 def drop_dead(core: Core, b: Builder) -> None:
     """Take out of the plan the moves of entries that this plan evicted afterwards, whoever has their places now.
     O(moves)."""
+    if len(b.moves) == 1 and not any(_gone(core, kind, b.moves[0]).any() for kind in (PAGE, STATE)):
+        return
     dead: set[tuple[int, int]] = set()
     """(kind, place) whose content, as it stands before the batches looked at already, nobody needs."""
     known: set[tuple[int, int]] = set()
@@ -46,8 +48,7 @@ def drop_dead(core: Core, b: Builder) -> None:
             of_kind = np.flatnonzero(batch[:, 1] == kind)
             if not len(of_kind):
                 continue
-            ids = core.cache.arena.ids_at(kind, batch[of_kind, 3])
-            gone = (ids < 0) | core.reserved[kind].get(ids)
+            gone = _gone(core, kind, batch)
             if not (gone.any() or dead):
                 known.update((kind, place) for place in batch[of_kind, 2:4].ravel().tolist())
                 dead.update((kind, place) for place in batch[of_kind, 3].tolist())
@@ -59,6 +60,12 @@ def drop_dead(core: Core, b: Builder) -> None:
                 dead.add(destination)
                 (dead.discard if keep[j] else dead.add)(source)
         b.moves[i] = batch[keep]
+
+
+def _gone(core: Core, kind: int, batch: Int32) -> Bool:
+    """For the moves of one kind: whether their destination holds nothing written by now."""
+    ids = core.cache.arena.ids_at(kind, batch[batch[:, 1] == kind, 3])
+    return (ids < 0) | core.reserved[kind].get(ids)
 
 
 def written(core: Core, plan: Plan) -> None:
