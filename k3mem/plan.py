@@ -85,8 +85,15 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
 
 
+def _none(shape: tuple[int, ...], dtype: type[np.generic]) -> Any:
+    """A field that is an empty array unless given: one read-only array for all plans."""
+    empty = np.zeros(shape, dtype)
+    empty.flags.writeable = False
+    return field(default_factory=lambda: empty)
+
+
 def _i32(*shape: int) -> Any:
-    return field(default_factory=lambda: np.zeros(shape, np.int32))
+    return _none(shape, np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,16 +130,16 @@ class Plan:
     """[n, 2] (checkpoint's state id, working state's id)."""
 
     # -- rows; at most one per lane. Structure of arrays, all of length n
-    kind: UInt8 = field(default_factory=lambda: np.zeros(0, np.uint8))
+    kind: UInt8 = _none((0,), np.uint8)
     lane: Int32 = _i32(0)
     generation: Int32 = _i32(0)
     start: Int32 = _i32(0)
     """Absorbed depth before the row: exact for PREFILL, worst case (deepest) for DECODE and VERIFY."""
     length: Int32 = _i32(0)
     """PREFILL: tokens to absorb, >= 1. DECODE: 1. VERIFY: window = 1 + drafts."""
-    sample: Bool = field(default_factory=lambda: np.zeros(0, np.bool_))
+    sample: Bool = _none((0,), np.bool_)
     """PREFILL: this row ends the prompt, so its last position is sampled. DECODE and VERIFY: True."""
-    token_offset: Int32 = field(default_factory=lambda: np.zeros(1, np.int32))
+    token_offset: Int32 = _i32(1)
     """[n + 1] row i's tokens are tokens[token_offset[i] : token_offset[i + 1]]."""
     tokens: Int32 = _i32(0)
     """PREFILL: the tokens to absorb. VERIFY: the window's drafts (length - 1). DECODE: none."""
@@ -170,7 +177,7 @@ class Result:
     """[n] `Done` of the lane after this row."""
     written: Bool
     """[snapshots] whether each snapshot of the plan was written."""
-    times: Float64 = field(default_factory=lambda: np.zeros(0, np.float64))
+    times: Float64 = _none((0,), np.float64)
     """[repeat] end of each (sub-)step on the executor's clock, seconds; empty where the executor keeps no clock."""
 
 
