@@ -78,27 +78,40 @@ static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t s
     supersede_above(t, x);
 }
 
-/* New KV child of p with tokens[0:len] and pages[0:ceil(len / P)]. */
-static int32_t add_leaf(k3_tree *t, int32_t p, const int32_t *tokens, int32_t len, const int32_t *pages,
-                        int64_t stamp) {
-    int32_t count = pages_of(t, len), x = node_new(t);
+/* New ghost child of p with tokens[0:len]. */
+static int32_t add_ghost(k3_tree *t, int32_t p, const int32_t *tokens, int32_t len) {
+    int32_t x = node_new(t);
     if (x < 0) return x;
     node *n = &t->nodes[x];
     n->tokens = malloc((size_t)len * sizeof *tokens);
-    int32_t *own = malloc((size_t)count * sizeof *own);
     n->start = depth_of(&t->nodes[p]);
     n->scope = t->nodes[p].scope;
-    if (!n->tokens || !own) {
-        free(own);
+    if (!n->tokens) {
         link_child(t, p, x);
         forget(t, x);
         return K3_E_MEMORY;
     }
     memcpy(n->tokens, tokens, (size_t)len * sizeof *tokens);
-    memcpy(own, pages, (size_t)count * sizeof *own);
     n->len = len;
+    n->touch = ++t->clock;
     t->counters[GHOST_TOKENS] += len;
     link_child(t, p, x);
+    settle(t, x);
+    settle(t, p);
+    return x;
+}
+
+/* New KV child of p with tokens[0:len] and pages[0:ceil(len / P)]. */
+static int32_t add_leaf(k3_tree *t, int32_t p, const int32_t *tokens, int32_t len, const int32_t *pages,
+                        int64_t stamp) {
+    int32_t count = pages_of(t, len), x = add_ghost(t, p, tokens, len);
+    if (x < 0) return x;
+    int32_t *own = malloc((size_t)count * sizeof *own);
+    if (!own) {
+        forget(t, x);
+        return K3_E_MEMORY;
+    }
+    memcpy(own, pages, (size_t)count * sizeof *own);
     give_kv(t, x, own, stamp);
     return x;
 }
@@ -185,6 +198,24 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
         t->nodes[x].touch = ++t->clock;
         settle(t, x);
     }
+    return K3_OK;
+}
+
+int k3_tree_remember(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end) {
+    int rc = need_live(t, x);
+    if (rc < 0) return rc;
+    int32_t depth = depth_of(&t->nodes[x]);
+    end -= end % t->page;
+    if (end <= depth) return K3_OK;
+    t->n_pages = t->n_states = 0;
+    if ((x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
+    for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
+        int32_t c = child_for(t, x, tokens + at, end - at);
+        if (c == NONE) c = add_ghost(t, x, tokens + at, end - at);
+        if (c < 0) return c;
+        x = c;
+    }
+    trim_ghosts(t);
     return K3_OK;
 }
 

@@ -78,6 +78,10 @@ int k3_tree_match(k3_tree *t, int32_t scope, const int32_t *tokens, int32_t n, i
 int k3_tree_publish(k3_tree *t, int32_t node, const int32_t *tokens, int32_t end, const int32_t *pages,
                     int32_t n_pages, int32_t state, int32_t kind, int64_t stamp, k3_published *out);
 
+/* Remembers tokens[depth(node):end] below node, whole pages of it, as seen: what is not known there becomes a ghost.
+ * O(end - depth(node) + P and the edges split), plus log n a node. */
+int k3_tree_remember(k3_tree *t, int32_t node, const int32_t *tokens, int32_t end);
+
 /* Marks as used now. O(log n). */
 int k3_tree_touch(k3_tree *t, int32_t node);
 /* One more lock. O(log n). */

@@ -304,6 +304,15 @@ class Tree:
         replaced = self._pages_out(2 * out.n_replaced).reshape(-1, 2)
         return Published(out.node, bool(out.taken), out.adopted_from, replaced, out.shared_page)
 
+    def remember(self, node: NodeId, tokens: Ints, end: int) -> None:
+        """Note tokens[depth(node):end] below `node` as seen, whole pages of it: what is not known there becomes a
+        ghost. For prompts whose bytes could not be kept. O(end - depth(node) + P) and the edges split. Raises
+        ValueError on tokens that are too short."""
+        array = _i32(tokens)
+        if len(array) < end:
+            raise ValueError(f"remember: {len(array)} tokens for end {end}")
+        self._checked(lib.k3_tree_remember(self._t, node, _VIEW("int32_t[]", array), end))
+
     def take(self, node: NodeId) -> StateId:
         """Detach the checkpoint; the node becomes a tombstone. O(log n). Corrupted where there is none."""
         return StateId(self._checked(lib.k3_tree_take(self._t, node)))

@@ -77,6 +77,7 @@ class ArrivalReplay:
             victim = cache.tree.evict(node)
             if victim is None:
                 self.skipped += 1
+                cache.tree.remember(node, tokens, depth)
                 return node
             cache.discard(victim)
         while fit == Fit.MOVES:

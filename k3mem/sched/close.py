@@ -55,14 +55,14 @@ def close(core: Core, seat: Seated) -> None:
 def _publish_last(core: Core, seat: Seated, kind: Kind) -> None:
     """Donate the working state itself, at the depth it has absorbed; or, where only grid depths may be kept, the
     latest snapshot. Nothing is copied."""
-    if core.policy.deterministic or not core.policy.answer_ends:
-        if seat.extra.latest is None:
-            return
-        state, depth = seat.extra.donate()
-        if not publish(core, seat, depth, state, kind, int(core.lanes.last_step[seat.lane])):
-            core.cache.arena.free_states(np.array([state], np.int32))
-        return
     depth = int(core.lanes.launched[seat.lane])
+    if core.policy.deterministic or not core.policy.answer_ends:
+        if seat.extra.latest is not None:
+            state, on_grid = seat.extra.donate()
+            if not publish(core, seat, on_grid, state, kind, int(core.lanes.last_step[seat.lane])):
+                core.cache.arena.free_states(np.array([state], np.int32))
+        core.cache.tree.remember(seat.node, seat.job.tokens, depth)
+        return
     if depth <= seat.node_depth and core.cache.tree.state(seat.node) != NO_STATE or depth == 0:
         return
     if publish(core, seat, depth, seat.state, kind, int(core.lanes.last_step[seat.lane])):

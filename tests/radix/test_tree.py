@@ -7,6 +7,7 @@ import pytest
 from tree_writer import A, Writer, other
 
 from k3mem.radix import Kind, Lru, Tree
+from k3mem.types import ScopeId, StateId
 
 # -- match
 
@@ -255,3 +256,34 @@ def test_walk_outlives_later_changes(w: Writer) -> None:
     w.put(w.root, A, 32)
     w.evict()
     assert pages.tolist() == [0, 1]
+
+
+def test_what_could_not_be_kept_is_remembered_as_a_ghost() -> None:
+    tree = Tree(4, 4, Lru(()), None)
+    root = tree.root(tree.new_scope())
+    tokens = np.arange(30, dtype=np.int32)
+    kept = tree.publish(root, tokens, 8, np.array([1, 2], np.int32), StateId(3), Kind.PROMPT_END, 1)
+    tree.remember(kept.node, tokens, 23)
+    tree.check()
+    found = tree.match(ScopeId(0), tokens)
+    assert (found.depth, found.kv, found.known) == (8, 8, 20), "whole pages of it"
+    before = tree.counters()
+    tree.remember(root, tokens, 20)
+    assert tree.counters() == before, "known already"
+    fork = np.concatenate([tokens[:14], np.full(10, 99, np.int32)])
+    tree.remember(root, fork, 24)
+    tree.check()
+    assert tree.match(ScopeId(0), fork).known == 24
+    assert tree.match(ScopeId(0), tokens).known == 20
+    tree.publish(kept.node, tokens, 20, np.arange(1, 6, dtype=np.int32), StateId(4), Kind.PROMPT_END, 2)
+    tree.check()
+    assert tree.match(ScopeId(0), tokens).kv == 20
+
+
+def test_remembered_ghosts_obey_the_limit() -> None:
+    tree = Tree(4, 4, Lru(()), 16)
+    root = tree.root(tree.new_scope())
+    for i in range(10):
+        tree.remember(root, np.full(12, i, np.int32), 12)
+        tree.check()
+        assert tree.counters().ghost_tokens <= 16
