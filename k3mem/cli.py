@@ -113,6 +113,7 @@ def replay(
             cost=model, limit=limit, seed=seed, fast_forward=fast_forward,
             **{key: value for key, value in chosen.items() if value is not None},
         )
+        options.check_fit(geometry)
         with _bars() as bars:
             trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
             stats = _run(trace, geometry, options, bars("replay", len(trace.turns)))

@@ -11,10 +11,13 @@ import pytest
 from rich.console import Console
 
 from k3mem.metrics import Metrics
+from k3mem.pool import Arena
 from k3mem.radix import Kind
 from k3mem.replay import report
+from k3mem.replay.arrival import pool_bytes
 from k3mem.replay.metrics import Times, memory_stats
 from k3mem.replay.options import BadOption, ReplayOptions
+from k3mem.shape import Shape
 
 
 def stats(**changes: Any) -> dict[str, Any]:
@@ -173,3 +176,21 @@ def test_times_refuse_a_request_twice() -> None:
 def test_bad_options_are_named(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadOption, match=reason):
         ReplayOptions(**changes)
+
+
+@pytest.mark.parametrize("split", [None, 0.2, 0.9, 0.999])
+def test_the_least_pool_that_an_error_names_is_enough_and_no_byte_less(split: float | None) -> None:
+    shape = Shape.kimi_linear_48b()
+    with pytest.raises(BadOption) as error:
+        ReplayOptions(split=split, pool_bytes=1).check_fit(shape)
+    least = int(str(error.value).split()[-1].rstrip("B"))
+    if split is not None:  # that one was for one arena
+        with pytest.raises(BadOption, match=f"--split {split} leaves") as error:
+            ReplayOptions(split=split, pool_bytes=least).check_fit(shape)
+        least = int(str(error.value).split()[-1].rstrip("B"))
+    options = ReplayOptions(split=split, pool_bytes=least)
+    options.check_fit(shape)
+    Arena(capacity_bytes=pool_bytes(options, shape), page_bytes=shape.page_bytes, state_bytes=shape.state_bytes,
+          align=shape.align, split=split)
+    with pytest.raises(BadOption):
+        ReplayOptions(split=split, pool_bytes=least - 1).check_fit(shape)
