@@ -15,7 +15,7 @@ from k3mem.executors.mock import MockExecutor, fresh_output
 from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Plan, Sampling
 from k3mem.policy import Policy
-from k3mem.radix import Lru
+from k3mem.radix import Kind, Lru
 from k3mem.request import Output, Request
 from k3mem.shape import Shape
 from tests.engine.test_matrix import AXES, PLAIN, world
@@ -127,6 +127,17 @@ def test_an_argument_of_a_wrong_kind_is_named(changes: dict[str, Any], message: 
 def test_a_choice_of_a_wrong_kind_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Policy(**options)
+
+
+def test_a_hit_names_its_kind() -> None:
+    bench = Bench()
+    prompt = list(range(40))
+    assert (bench.engine.probe(prompt).kind, bench.engine.probe(prompt).kind_name) == (-1, "none")
+    bench.engine.submit(Request("a", prompt, 4))
+    prompt += tokens_of(bench.engine.run(), "a") + [1]
+    hit = bench.engine.probe(prompt)
+    assert (hit.kind, hit.kind_name) == (Kind.ANSWER_END, "answer_end")
+    assert "kind=6 (answer_end)" in repr(hit)
 
 
 def test_resize_names_what_is_no_size_and_changes_nothing() -> None:

@@ -57,6 +57,30 @@ def test_empty_replay_has_no_rates() -> None:
     assert "0.00%" in text_of(got)
 
 
+def test_the_header_says_what_was_asked_for() -> None:
+    asked = {"trace": "x.jsonl", "shape": "kimi-k3-tp8", "mode": "arrival", "pool_bytes": 0, "split": None,
+             "policy": "lru"}
+    assert report.header(report.build(stats(**asked))) == (
+        "trace x.jsonl | shape kimi-k3-tp8 | mode arrival | pool unlimited | split none | policy lru")
+    asked |= {"mode": "timed", "loop": "open", "pool_bytes": 80 * 10**9, "split": 0.25}
+    got = report.build(memory_stats(counted()) | timed().stats() | asked)
+    assert report.header(got) == ("trace x.jsonl | shape kimi-k3-tp8 | mode timed, open loop | pool 80 GB | "
+                                  "split 0.25 for states | policy lru")
+
+
+def test_arrival_mode_leaves_out_what_only_running_requests_have() -> None:
+    only_timed = ("hits from answer ends", "overlapped", "peak running", "retractions")
+    arrival, other = (text_of(report.build(memory_stats(counted()) | {"mode": mode})) for mode in ("arrival", "timed"))
+    assert not any(name in arrival for name in only_timed)
+    assert all(name in other for name in only_timed)
+
+
+def test_skipped_snapshots_are_shown() -> None:
+    (line,) = (line for line in text_of(report.build(stats(checkpoints={"skipped": 1234}))).splitlines()
+               if "snapshots skipped" in line)
+    assert "1,234" in line
+
+
 def test_further_keys_pass_through() -> None:
     got = report.build(stats(trace="x.jsonl", pages=np.int64(7)))
     assert got["trace"] == "x.jsonl"
