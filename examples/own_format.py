@@ -14,7 +14,7 @@ from k3mem.replay.formats.base import Reject, Source
 from k3mem.replay.formats.build import Builder
 from k3mem.replay.options import ReplayOptions
 from k3mem.replay.report import build
-from k3mem.replay.trace import Trace
+from k3mem.replay.trace import BadTrace, Trace
 from k3mem.shape import Shape
 
 BLOCK = 16
@@ -41,4 +41,11 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    wrong = f"usage: python {sys.argv[0]} TRACE"
+    try:
+        if len(sys.argv) == 2:
+            sys.exit(main(Path(sys.argv[1])))
+    except BadTrace as error:
+        wrong = str(error)
+    print(wrong, file=sys.stderr)
+    sys.exit(2)

@@ -5,6 +5,7 @@
     next   : (x + sum of the first d KV rows) mod vocabulary     so it reads both
 
 It decides nothing: every place, copy and capture comes from the plan, phase by phase, in the plan's order.
+A module to import, not a script: `k3mem.Engine(shape, ToyExecutor(), capacity_bytes)`; `tests/test_examples.py` does.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from k3mem.replay.trace import Trace
     from k3mem.shape import Shape
 
-app = typer.Typer(name="k3mem", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False,
-                  help="Memory and scheduling for hybrid linear-attention language models.")
+app = typer.Typer(name="k3mem", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Make and convert traces.")
 app.add_typer(trace_app, name="trace")
 
@@ -40,6 +39,20 @@ class FileFormat(str, Enum):
     tokens = "tokens"
     arrivals = "arrivals"
     mooncake = "mooncake"
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True,
+                                       help="Print the version.")] = False,
+) -> None:
+    """Memory and scheduling for hybrid linear-attention language models."""
 
 
 @app.command("fuzz", context_settings={"allow_extra_args": True, "ignore_unknown_options": True,
@@ -66,7 +79,7 @@ JsonOut = Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="W
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and go on, instead of failing.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="Read this many requests at most.")]
 Tokenizer = Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json, for text traces.")]
-Block = Annotated[int | None, typer.Option("--block", help="Tokens a block, where the trace does not say.")]
+Block = Annotated[int | None, typer.Option("--block", min=1, help="Tokens a block, where the trace does not say.")]
 
 
 @app.command()
@@ -113,8 +126,10 @@ def replay(
             cost=model, limit=limit, seed=seed, fast_forward=fast_forward,
             **{key: value for key, value in chosen.items() if value is not None},
         )
+        options.check_fit(geometry)
         with _bars() as bars:
             trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            _block_is_used(trace, block)
             stats = _run(trace, geometry, options, bars("replay", len(trace.turns)))
         _publish(stats, json_out)
 
@@ -139,13 +154,16 @@ def _run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Callable[
     if options.cost is not None:
         stats.setdefault("loop", options.loop)
         stats.setdefault("cost", {"name": options.cost.name, "hash": options.cost.hash})
+    if stats.get("rejected"):
+        typer.echo(f"warning: {stats['rejected']} of {len(trace.turns)} requests can never fit this pool and were "
+                   "rejected", err=True)
     return stats
 
 
 def _publish(stats: dict[str, Any], json_out: str | None) -> None:
     from rich.console import Console
 
-    from k3mem.replay.report import build, tables, to_json
+    from k3mem.replay.report import build, header, tables, to_json
 
     report = build(stats)
     if json_out == "-":
@@ -153,6 +171,7 @@ def _publish(stats: dict[str, Any], json_out: str | None) -> None:
     elif json_out is not None:
         Path(json_out).write_text(to_json(report) + "\n", encoding="utf-8")
     console = Console(stderr=json_out == "-")
+    console.print(header(report), markup=False, highlight=False, soft_wrap=True)
     for table in tables(report):
         console.print(table)
 
@@ -165,7 +184,8 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="IN")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="gzip if the name ends in .gz.")],
     format: Annotated[FileFormat, typer.Option(help="tokens: ids; arrivals: block deltas; mooncake: block hashes.")],
-    block: Block = None,
+    block: Annotated[int | None, typer.Option(min=1, help="Tokens a block, where the trace does not say; with --format "
+                                                          "mooncake also those to write.")] = None,
     skip_bad: SkipBad = False,
     limit: Limit = None,
     tokenizer: Tokenizer = None,
@@ -175,8 +195,12 @@ def convert(
     with _reported(ValueError):
         from k3mem.replay.convert import convert as write
 
+        if target.exists() and source.exists() and target.samefile(source):
+            raise typer.BadParameter("is the file to convert; name another", param_hint="OUT")
         with _bars() as bars:
             trace = _load([source], bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            if format is not FileFormat.mooncake:  # whose own blocks it sizes
+                _block_is_used(trace, block)
             write(trace, target, format.value, block=block)
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
         if json_out is not None:
@@ -301,8 +325,16 @@ def _load(paths: list[Path], bars: Bars, *, skip_bad: bool, limit: int | None, t
 
     trace = load(paths, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block, progress=bars("read", limit))
     if trace.skipped:
-        typer.echo(f"skipped {trace.skipped} bad lines; the first: {trace.problems[0]}", err=True)
+        lines = "1 bad line" if trace.skipped == 1 else f"{trace.skipped} bad lines; the first"
+        typer.echo(f"skipped {lines}: {trace.problems[0]}", err=True)
     return trace
+
+
+def _block_is_used(trace: Trace, block: int | None) -> None:
+    """Raises BadParameter for a `--block` that the trace overrules."""
+    if block is not None and trace.block != block:
+        unit = "gives token ids" if trace.block == 1 else f"states blocks of {trace.block} tokens"
+        raise typer.BadParameter(f"{trace.name} {unit}; leave this option out", param_hint="--block")
 
 
 Bars = Callable[[str, int | None], Callable[[int], None]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from k3mem.errors import Corrupted, Effect, ExecutorFailed, InvalidRequest, StepFailed
+from k3mem.errors import Corrupted, Effect, ExecutorFailed, InvalidRequest, InvalidShape, StepFailed
 from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
 from k3mem.plan import Plan, Result
@@ -35,7 +35,8 @@ class Engine:
     def __init__(self, shape: Shape, executor: Executor, capacity_bytes: int, policy: Policy | None = None, *,
                  clock: Callable[[], float] = time.monotonic, drafter: Drafter | None = None, window: int = 1,
                  fast_forward: bool = True) -> None:
-        policy = policy or Policy()
+        policy = Policy() if policy is None else policy
+        _check_kinds(shape, executor, capacity_bytes, policy)
         capabilities = executor.capabilities
         _check_fit(shape, capabilities, drafter, window)
         self.shape = shape
@@ -156,6 +157,7 @@ class Engine:
         Raises RuntimeError while a step is in flight, RequestTooLarge or InvalidShape if it would be too small;
         nothing has changed then."""
         with self._latching():
+            _check_bytes(capacity_bytes)
             self.scheduler.empty(capacity_bytes)
             self._attach()
 
@@ -330,9 +332,31 @@ class Engine:
         return tokens, fresh
 
 
+def _check_kinds(shape: Shape, executor: Executor, capacity_bytes: int, policy: Policy) -> None:
+    """Each argument is what its name says; checked at run time for callers without a type checker."""
+    if not isinstance(shape, Shape):
+        raise InvalidShape(f"engine: shape must be a k3mem.Shape, such as Shape.kimi_k3(tp=8), got {shape!r}")
+    lacks = [name for name in ("capabilities", "attach", "launch", "collect") if not hasattr(executor, name)]
+    if lacks or isinstance(executor, type):
+        wrong = f"it has no {', '.join(lacks)}" if lacks else "it is a class, give an instance"
+        raise ValueError(f"engine: {executor!r} is no executor: {wrong} (see k3mem.executor.Executor)")
+    if not isinstance(executor.capabilities, Capabilities):
+        raise ValueError(f"engine: the executor's capabilities must be a k3mem.Capabilities, got "
+                         f"{executor.capabilities!r}")
+    if not isinstance(policy, Policy):
+        raise ValueError(f"engine: policy must be a k3mem.Policy, got {policy!r}")
+    _check_bytes(capacity_bytes)
+
+
+def _check_bytes(capacity_bytes: int) -> None:
+    if not hasattr(capacity_bytes, "__index__"):
+        raise InvalidShape(f"capacity_bytes must be an integer, got {capacity_bytes!r}; k3mem.units.parse_size reads "
+                           "sizes such as '2GB'")
+
+
 def _check_fit(shape: Shape, can: Capabilities, drafter: Drafter | None, window: int) -> None:
-    if window < 1 or window > shape.grid:
-        raise ValueError(f"window must lie in 1..grid ({shape.grid}), got {window}: at most one snapshot fits a row")
+    if not hasattr(window, "__index__") or window < 1 or window > shape.grid:
+        raise ValueError(f"window must lie in 1..grid ({shape.grid}), got {window!r}: at most one snapshot fits a row")
     if drafter is not None and not can.verify:
         raise ValueError("this executor runs no VERIFY rows (it has no records or no fold): drop the drafter")
     if drafter is not None and window > can.max_window:

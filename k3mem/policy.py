@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from k3mem.radix.policy import EvictionPolicy, Lru
 
 DEFAULT_INTERVAL = 8192
+_OPTIONAL = dict.fromkeys(("interval", "path_cap", "ghost_tokens"), " or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,15 @@ class Policy:
     """One prefill for many: a request waits for a running one that computes its prefix anyway."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.eviction, EvictionPolicy) or isinstance(self.eviction, type):
+            raise ValueError(f"policy: eviction must be an object such as k3mem.radix.Lru(), got {self.eviction!r}")
+        for name in ("token_budget", "max_running", "steps_in_flight", "move_budget", "interval", "path_cap",
+                     "ghost_tokens", "event_log"):
+            value = getattr(self, name)
+            if not hasattr(value, "__index__") and (value is not None or name not in _OPTIONAL):
+                raise ValueError(f"policy: {name} must be an integer{_OPTIONAL.get(name, '')}, got {value!r}")
+        if self.split is not None and not isinstance(self.split, (int, float)):
+            raise ValueError(f"policy: split must be a number between 0 and 1 or None, got {self.split!r}")
         for name in ("token_budget", "max_running", "move_budget"):
             if getattr(self, name) < 1:
                 raise ValueError(f"policy: {name} must be >= 1, got {getattr(self, name)}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from k3mem.errors import InvalidRequest
 from k3mem.plan import Sampling
+from k3mem.radix.kinds import Kind
 from k3mem.types import Int32
 
 RequestId = Hashable
@@ -202,5 +203,14 @@ class Hit(msgspec.Struct, frozen=True):
     known: int
     """Leading tokens on any path ever seen and still remembered."""
     kind: int = -1
-    """Kind of the checkpoint consumed, -1 for none."""
+    """`k3mem.radix.Kind` of the checkpoint consumed, -1 for none."""
     causes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kind_name(self) -> str:
+        """`answer_end`, `branch` and so on, as in `stats()["created"]`; `none` without a hit."""
+        return Kind(self.kind).name.lower() if self.kind >= 0 else "none"
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={getattr(self, name)!r}" for name in ("input", "hit", "kv_match", "known"))
+        return f"Hit({facts}, kind={self.kind} ({self.kind_name}), causes={self.causes!r})"

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what is cached | where bytes are | what one step does: three rooms without doors between them
     "radix": GROUND, "pool": GROUND, "plan": GROUND,
     "policy": GROUND | {"radix"},
-    "request": GROUND | {"plan"},
+    "request": GROUND | {"plan", "radix"},
     "executor": GROUND | {"plan"},
     # executors obey plans and see nothing else
     "executors": {"plan", "shape", "errors", "executor", "types", "native"},
@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what people run
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
     "cli": GROUND | {"replay", "executors", "fuzz"},
+    "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics",
                       "executors"},
     # the package's face: lazily

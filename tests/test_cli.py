@@ -33,7 +33,7 @@ class World:
         self.ran: tuple[Any, ...] = ()
         self.driver = ""
         self.fail: Exception | None = None
-        self.trace = SimpleNamespace(name="t", turns=[1, 2], skipped=0, problems=[])
+        self.trace = SimpleNamespace(name="t", turns=[1, 2], block=32, skipped=0, problems=[])
 
     def load(self, paths: list[Path], **options: Any) -> Any:
         options["progress"](1)
@@ -112,7 +112,7 @@ def test_json_dash_leaves_nothing_else_on_stdout(world: World) -> None:
     assert data["cost"] == {"name": "k3-tp8-nominal", "hash": nominal().hash}
     assert data["wall_seconds"] >= 0
     assert "hit tokens" in got.stderr
-    assert "skipped 1 bad lines; the first: t:3: no" in got.stderr
+    assert "skipped 1 bad line: t:3: no\n" in got.stderr
 
 
 def test_json_file_holds_the_report_and_stdout_the_tables(world: World, tmp_path: Path) -> None:
@@ -139,7 +139,12 @@ def test_json_file_holds_the_report_and_stdout_the_tables(world: World, tmp_path
         (["--page", "0"], "page_tokens must be 1..512"),
         (["--split", "1.5"], "split must be between 0 and 1"),
         (["--limit", "0"], "limit must be >= 1"),
+        (["--pool", "1MB"], "--pool 1 MB is too small for kimi-k3-tp8: give at least 57940992B"),
+        (["--split", "0.0001"], "--split 0.0001 leaves 0 bytes for states, one needs 56171520: choose another split"),
+        (["--split", "0.999", "--pool", "2GB"], "leaves 288469 bytes for pages, one needs 1769472"),
         (["--mode", "timed", "--cost", "absent.toml"], "absent.toml: No such file"),
+        (["--block", "64"], "t states blocks of 32 tokens; leave this option out"),
+        (["--block", "0"], "--block"),
         (["--nonsense"], "No such option"),
         (["--json", "absent/r.json"], "absent/r.json: No such file"),
     ],
@@ -189,6 +194,41 @@ def test_convert(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert call("trace", "convert", "in", "out", "--format", "csv").exit_code == 2
 
 
+def test_convert_refuses_its_own_input(tmp_path: Path) -> None:
+    trace, link = tmp_path / "t.jsonl", tmp_path / "link.jsonl"
+    assert call("trace", "synth", str(trace), "--sessions", "1", "--scale", "0.01").exit_code == 0
+    link.symlink_to(trace)
+    before = trace.read_bytes()
+    for target in (trace, link):
+        got = call("trace", "convert", str(trace), str(target), "--format", "tokens")
+        assert got.exit_code == 2 and "is the file to convert" in got.stderr
+    assert trace.read_bytes() == before
+
+
+def test_a_block_that_the_trace_overrules_is_refused(tmp_path: Path) -> None:
+    trace, ids, out = (str(tmp_path / name) for name in ("t.jsonl", "ids.jsonl", "out.jsonl"))
+    assert call("trace", "synth", trace, "--sessions", "1", "--scale", "0.01").exit_code == 0
+    assert call("trace", "convert", trace, ids, "--format", "tokens", "--block", "64").exit_code == 0
+    got = call("trace", "convert", trace, out, "--format", "arrivals", "--block", "32")
+    assert got.exit_code == 2 and "t.jsonl states blocks of 64 tokens" in got.stderr
+    got = call("replay", ids, "--block", "64")
+    assert got.exit_code == 2 and "ids.jsonl gives token ids" in got.stderr
+    assert not Path(out).exists()
+    assert call("trace", "convert", trace, out, "--format", "mooncake", "--block", "128").exit_code == 0
+    assert call("replay", out, "--block", "128", "--pool", "0").exit_code == 0
+
+
+def test_requests_that_can_never_fit_are_warned_of(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("".join(json.dumps({"prompt": list(range(n)), "output_len": 4}) + "\n" for n in (100, 9000, 9001)))
+    got = call("replay", str(trace), "--mode", "timed", "--pool", "100MB", "--json", "-")
+    assert got.exit_code == 0 and json.loads(got.stdout)["rejected"] == 2
+    assert "warning: 2 of 3 requests can never fit this pool and were rejected\n" in got.stderr
+    assert "trace t.jsonl | shape kimi-k3-tp8 | mode timed, closed loop | pool 100 MB | split none" in got.stderr
+    got = call("replay", str(trace), "--mode", "timed")
+    assert got.exit_code == 0 and "warning" not in got.stderr
+
+
 def test_synth(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
@@ -217,6 +257,12 @@ def test_version() -> None:
     got = call("version")
     assert got.exit_code == 0
     assert got.stdout.strip().count(".") == 2
+    assert call("--version").stdout == got.stdout
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "k3mem", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, call("version").stdout)
 
 
 def test_import_is_lazy() -> None:

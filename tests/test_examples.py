@@ -90,6 +90,16 @@ def test_an_own_format_replays_and_names_what_is_wrong(tmp_path: Path) -> None:
     assert example("own_format").load(bad, skip_bad=True).skipped == 1
 
 
+def test_an_own_format_says_what_it_wants_and_what_is_wrong(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_text("a forty 8 1 2 3\n")
+    for args, said in (([], "usage: python"), ([str(bad)], f"{bad}:1: "), ([str(tmp_path / "none")], "No such file")):
+        command = [sys.executable, str(EXAMPLES / "own_format.py"), *args]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_the_example_of_docs_formats_is_a_trace(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "formats.md").read_text().split("```")[1].strip()
     (tmp_path / "t.jsonl").write_text(text)

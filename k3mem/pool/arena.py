@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -73,13 +74,24 @@ class Usage:
     frontier_states: int
 
 
+def least_capacity(page_bytes: int, state_bytes: int, scratch_bytes: int, align: int, split: float | None) -> int:
+    """Fewest capacity_bytes of an `Arena`: both sinks, one page and one state fit, with a split each kind in its own
+    share, and the scratch."""
+    top = 2 * (page_bytes + state_bytes)
+    if split is not None:
+        share = Fraction(str(split))
+        # The least top with floor(share * top) >= 2 states and top - floor(share * top) >= 2 pages.
+        top = max(ceil(2 * state_bytes / share), floor((2 * page_bytes - 1) / (1 - share)) + 1)
+    return -(-top // align) * align + scratch_bytes
+
+
 class Arena:
     """Pages and states in one byte range, in virtual ids that stay while their places move.
 
     capacity_bytes: all bytes, up to 2^61 (tables grow with the entries, not with the capacity). page_bytes,
     state_bytes: one entry. scratch_bytes: kept free at the top. align: of the byte from which states grow down.
     split: None, or the share (0..1) of the bytes below `state_top` that states may use, pages having the rest.
-    Raises InvalidShape if the sinks, one page and one state do not fit.
+    Raises InvalidShape if the sinks, one page and one state do not fit; it names the least size.
 
     Id 0 of each kind is a sink at place 0; it is never allocated, moved or freed. Arrays of ids or places are int32
     and the caller's own. Pressure is a return value (None, `Fit`, an empty array); Corrupted means that the caller
@@ -110,10 +122,11 @@ class Arena:
         top = (capacity_bytes - scratch_bytes) // align * align
         states_limit = top if split is None else int(Fraction(str(split)) * top)  # as written: 0.99 of 100 is 99
         pages_limit = top if split is None else top - states_limit
-        if 2 * (page_bytes + state_bytes) > top or 2 * page_bytes > pages_limit or 2 * state_bytes > states_limit:
+        least = least_capacity(page_bytes, state_bytes, scratch_bytes, align, split)
+        if capacity_bytes < least:
             raise InvalidShape(
-                f"{capacity_bytes} bytes do not hold two sinks, one page of {page_bytes} and one state of "
-                f"{state_bytes} bytes: pages may use {max(0, pages_limit)}, states {max(0, states_limit)}"
+                f"capacity_bytes {capacity_bytes} is too small: give at least {least} for a page of {page_bytes} and a "
+                f"state of {state_bytes} bytes, each with its sink" + ("" if split is None else f", at split {split}")
             )
         self.capacity_bytes = capacity_bytes
         self.page_bytes = page_bytes

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from k3mem.errors import K3MemError
+from k3mem.units import format_size
 
 if TYPE_CHECKING:
     from k3mem.executors.cost import CostModel
+    from k3mem.shape import Shape
 
 Progress = Callable[[int, int], None]
 """Called by a driver now and then with (requests done, requests in all)."""
@@ -63,3 +66,28 @@ class ReplayOptions:
         need(self.split is None or self.pool_bytes > 0, "split needs a pool of limited size")
         need(1 <= self.page_tokens <= 512, f"page must be 1..512 tokens, got {self.page_tokens}")
         need(self.limit is None or self.limit >= 1, f"limit must be >= 1, got {self.limit}")
+
+    def check_fit(self, shape: Shape) -> None:
+        """Raises BadOption where the pool, or its part for either kind, does not hold one page and one state. The pool
+        is net of the sinks."""
+        from k3mem.pool.arena import least_capacity
+
+        if not self.pool_bytes:
+            return
+        sinks = shape.page_bytes + shape.state_bytes
+        least = least_capacity(shape.page_bytes, shape.state_bytes, 0, shape.align, None) - sinks
+        if self.pool_bytes < least:
+            raise BadOption(f"--pool {format_size(self.pool_bytes)} is too small for {shape.name}: give at least "
+                            f"{least}B")
+        if self.split is None:
+            return
+        least = least_capacity(shape.page_bytes, shape.state_bytes, 0, shape.align, self.split) - sinks
+        if self.pool_bytes < least:
+            top = (self.pool_bytes + sinks) // shape.align * shape.align
+            states = int(Fraction(str(self.split)) * top)
+            left = {"states": (states, shape.state_bytes), "pages": (top - states, shape.page_bytes)}
+            # A kind's share holds its sink and one entry.
+            what = min(left, key=lambda kind: left[kind][0] / left[kind][1])
+            share, one = left[what]
+            raise BadOption(f"--split {self.split} leaves {max(0, share - one)} bytes for {what}, one needs {one}: "
+                            f"choose another split, or --pool {least}B")

@@ -154,14 +154,32 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a report cannot hold a {type(value).__name__}")
 
 
+def header(report: Mapping[str, Any]) -> str:
+    """One line: what was replayed, on what, and how; of these what the report holds."""
+    split, pool = report.get("split"), report.get("pool_bytes")
+    timed = f"timed, {report['loop']} loop" if "loop" in report else "timed"
+    facts = {
+        "trace": report.get("trace"),
+        "shape": report.get("shape"),
+        "mode": timed if report.get("mode") == "timed" else report.get("mode"),
+        "pool": None if pool is None else format_size(pool) if pool else "unlimited",
+        "split": "none" if split is None else f"{split:g} for states",
+        "policy": report.get("policy"),
+    }
+    return " | ".join(f"{name} {fact}" for name, fact in facts.items() if fact is not None)
+
+
 def tables(report: Mapping[str, Any]) -> list[Table]:
-    """The report as rich tables: reuse, misses, memory, and times where there are any."""
+    """The report as rich tables: reuse, misses, memory, and times where there are any. Rows on answers and on running
+    requests are left out in arrival mode, which has neither."""
+    runs = report.get("mode") != "arrival"
+    moves, checkpoints = report["moves"], report["checkpoints"]
     out = [
         _table("Reuse", [
             ("requests", f"{report['requests']:,}"),
             ("input tokens", f"{report['input_tokens']:,}"),
             ("hit tokens", f"{report['hit_tokens']:,} ({report['hit_rate']:.2%})"),
-            ("of these from answer ends", f"{report['answer_end_hit_share']:.1%}"),
+            *([("hits from answer ends", f"{report['answer_end_hit_share']:.1%}")] if runs else []),
             ("recomputed tokens", f"{report['recomputed_tokens']:,}"),
             ("amplification", _number(report["amplification"], "{:.3f}")),
         ]),
@@ -169,21 +187,27 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
             (cause.replace("_", " "), f"{count:,} ({count / max(1, report['input_tokens']):.2%})")
             for cause, count in report["causes"].items()
         ]),
-        _table("Memory and scheduling", [
-            *((f"checkpoints: {kind.replace('_', ' ')}", f"{n:,}")
-              for kind, n in report["checkpoints"]["created"].items()),
-            ("checkpoints consumed", f"{report['checkpoints']['consumed']:,}"),
-            ("checkpoints evicted unused", f"{report['checkpoints']['evicted_unused']:,}"),
-            ("moves", f"{report['moves']['count']:,} ({format_size(report['moves']['bytes'])})"),
-            ("retractions / rejected", f"{report['retractions']:,} / {report['rejected']:,}"),
-            ("overlapped steps", f"{report['overlapped_share']:.1%}"),
-            ("peak running", f"{report['peak_running']:,}"),
+        _table("Memory and scheduling" if runs else "Memory", [
+            *((f"checkpoints: {kind.replace('_', ' ')}", f"{n:,}") for kind, n in checkpoints["created"].items()),
+            ("checkpoints consumed", f"{checkpoints['consumed']:,}"),
+            ("checkpoints evicted unused", f"{checkpoints['evicted_unused']:,}"),
+            ("snapshots skipped", f"{checkpoints['skipped']:,}"),
+            ("moves", f"{moves['count']:,} ({format_size(moves['bytes'])})"),
+            *(_scheduling(report) if runs else []),
             ("wall time", f"{report['wall_seconds']:.2f} s"),
         ]),
     ]
     if "ttft" in report:
         out.append(_times_table(report))
     return out
+
+
+def _scheduling(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("retractions / rejected", f"{report['retractions']:,} / {report['rejected']:,}"),
+        ("overlapped steps", f"{report['overlapped_share']:.1%}"),
+        ("peak running", f"{report['peak_running']:,}"),
+    ]
 
 
 def _times_table(report: Mapping[str, Any]) -> Table:

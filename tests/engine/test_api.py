@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from k3mem.engine import Engine
-from k3mem.errors import InvalidRequest, RequestTooLarge, UnknownRequest
+from k3mem.errors import InvalidRequest, InvalidShape, RequestTooLarge, UnknownRequest
 from k3mem.executors.mock import MockExecutor, fresh_output
 from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Plan, Sampling
 from k3mem.policy import Policy
+from k3mem.radix import Kind, Lru
 from k3mem.request import Output, Request
 from k3mem.shape import Shape
 from tests.engine.test_matrix import AXES, PLAIN, world
@@ -97,6 +98,55 @@ def test_a_refused_request_changes_nothing(make: Callable[[], Request], error: t
     after = bench.everything()
     after["stats"]["rejected"] -= error is RequestTooLarge
     assert after == before
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"capacity_bytes": "2GB"}, "capacity_bytes must be an integer, got '2GB'"),
+    ({"capacity_bytes": 2e9}, "capacity_bytes must be an integer, got 2000000000.0"),
+    ({"capacity_bytes": 1000}, r"capacity_bytes 1000 is too small: give at least \d+"),
+    ({"shape": "kimi-k3"}, r"shape must be a k3mem.Shape, such as Shape.kimi_k3\(tp=8\), got 'kimi-k3'"),
+    ({"executor": object()}, "is no executor: it has no capabilities, attach, launch, collect"),
+    ({"executor": MockExecutor}, "is no executor: it is a class, give an instance"),
+    ({"policy": "lru"}, "policy must be a k3mem.Policy, got 'lru'"),
+    ({"window": "2"}, "window must lie in 1..grid .*, got '2'"),
+])
+def test_an_argument_of_a_wrong_kind_is_named(changes: dict[str, Any], message: str) -> None:
+    arguments = {"shape": shape(), "executor": MockExecutor(), "capacity_bytes": 1 << 20, **changes}
+    with pytest.raises(ValueError, match=message):
+        Engine(**arguments)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"eviction": "mru"}, "policy: eviction must be an object such as .*, got 'mru'"),
+    ({"eviction": Lru}, "policy: eviction must be an object such as .*, got <class"),
+    ({"token_budget": "8192"}, "policy: token_budget must be an integer, got '8192'"),
+    ({"max_running": None}, "policy: max_running must be an integer, got None"),
+    ({"interval": 64.0}, "policy: interval must be an integer or None, got 64.0"),
+    ({"split": "half"}, "policy: split must be a number between 0 and 1 or None, got 'half'"),
+])
+def test_a_choice_of_a_wrong_kind_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Policy(**options)
+
+
+def test_a_hit_names_its_kind() -> None:
+    bench = Bench()
+    prompt = list(range(40))
+    assert (bench.engine.probe(prompt).kind, bench.engine.probe(prompt).kind_name) == (-1, "none")
+    bench.engine.submit(Request("a", prompt, 4))
+    prompt += tokens_of(bench.engine.run(), "a") + [1]
+    hit = bench.engine.probe(prompt)
+    assert (hit.kind, hit.kind_name) == (Kind.ANSWER_END, "answer_end")
+    assert "kind=6 (answer_end)" in repr(hit)
+
+
+def test_resize_names_what_is_no_size_and_changes_nothing() -> None:
+    bench = Bench()
+    before = bench.everything()
+    for size, message in (("2GB", "must be an integer"), (1000, "is too small: give at least")):
+        with pytest.raises(InvalidShape, match=message):
+            bench.engine.resize(size)  # type: ignore[arg-type]
+    assert bench.everything() == before
 
 
 def test_the_largest_request_that_fits_runs() -> None:

@@ -95,7 +95,7 @@ def test_the_whole_story_is_right(seed: int) -> None:
     assert bites(seed=seed) == []
 
 
-@pytest.mark.parametrize(("number", "phase", "index"), omissions())
+@pytest.mark.parametrize(("number", "phase", "index"), list(omissions()))
 def test_an_omission_bites(number: int, phase: str, index: int) -> None:
     assert bites(number, phase, index)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,20 @@ def test_what_cannot_hold_a_page_and_a_state_is_refused(wrong: dict[str, float])
     Arena(**right)
     with pytest.raises(InvalidShape):
         Arena(**(right | wrong))
+
+
+@pytest.mark.parametrize("split", [None, 0.25, 0.9, 0.999])
+@pytest.mark.parametrize(("align", "scratch"), [(1, 0), (128, 0), (128, 100)])
+def test_what_is_too_small_is_told_the_least_size(split: float | None, align: int, scratch: int) -> None:
+    sizes: dict[str, Any] = {"page_bytes": 10, "state_bytes": 101, "align": align, "scratch_bytes": scratch,
+                             "split": split}
+    with pytest.raises(InvalidShape, match="capacity_bytes 1 is too small: give at least") as error:
+        Arena(capacity_bytes=1, **sizes)
+    least = int(str(error.value).split("at least ")[1].split()[0])
+    pages, states = Arena(capacity_bytes=least, **sizes).alloc(1, 1) or ([], [])
+    assert (len(pages), len(states)) == (1, 1)
+    with pytest.raises(InvalidShape, match=f"capacity_bytes {least - 1} is too small"):
+        Arena(capacity_bytes=least - 1, **sizes)
 
 
 def test_the_smallest_arena_holds_one_page_and_one_state() -> None:

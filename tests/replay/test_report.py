@@ -11,10 +11,13 @@ import pytest
 from rich.console import Console
 
 from k3mem.metrics import Metrics
+from k3mem.pool import Arena
 from k3mem.radix import Kind
 from k3mem.replay import report
+from k3mem.replay.arrival import pool_bytes
 from k3mem.replay.metrics import Times, memory_stats
 from k3mem.replay.options import BadOption, ReplayOptions
+from k3mem.shape import Shape
 
 
 def stats(**changes: Any) -> dict[str, Any]:
@@ -52,6 +55,30 @@ def test_empty_replay_has_no_rates() -> None:
     got = report.build({"requests": 0, "input_tokens": 0, "hit_tokens": 0})
     assert (got["hit_rate"], got["amplification"]) == (0.0, None)
     assert "0.00%" in text_of(got)
+
+
+def test_the_header_says_what_was_asked_for() -> None:
+    asked = {"trace": "x.jsonl", "shape": "kimi-k3-tp8", "mode": "arrival", "pool_bytes": 0, "split": None,
+             "policy": "lru"}
+    assert report.header(report.build(stats(**asked))) == (
+        "trace x.jsonl | shape kimi-k3-tp8 | mode arrival | pool unlimited | split none | policy lru")
+    asked |= {"mode": "timed", "loop": "open", "pool_bytes": 80 * 10**9, "split": 0.25}
+    got = report.build(memory_stats(counted()) | timed().stats() | asked)
+    assert report.header(got) == ("trace x.jsonl | shape kimi-k3-tp8 | mode timed, open loop | pool 80 GB | "
+                                  "split 0.25 for states | policy lru")
+
+
+def test_arrival_mode_leaves_out_what_only_running_requests_have() -> None:
+    only_timed = ("hits from answer ends", "overlapped", "peak running", "retractions")
+    arrival, other = (text_of(report.build(memory_stats(counted()) | {"mode": mode})) for mode in ("arrival", "timed"))
+    assert not any(name in arrival for name in only_timed)
+    assert all(name in other for name in only_timed)
+
+
+def test_skipped_snapshots_are_shown() -> None:
+    (line,) = (line for line in text_of(report.build(stats(checkpoints={"skipped": 1234}))).splitlines()
+               if "snapshots skipped" in line)
+    assert "1,234" in line
 
 
 def test_further_keys_pass_through() -> None:
@@ -173,3 +200,21 @@ def test_times_refuse_a_request_twice() -> None:
 def test_bad_options_are_named(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadOption, match=reason):
         ReplayOptions(**changes)
+
+
+@pytest.mark.parametrize("split", [None, 0.2, 0.9, 0.999])
+def test_the_least_pool_that_an_error_names_is_enough_and_no_byte_less(split: float | None) -> None:
+    shape = Shape.kimi_linear_48b()
+    with pytest.raises(BadOption) as error:
+        ReplayOptions(split=split, pool_bytes=1).check_fit(shape)
+    least = int(str(error.value).split()[-1].rstrip("B"))
+    if split is not None:  # that one was for one arena
+        with pytest.raises(BadOption, match=f"--split {split} leaves") as error:
+            ReplayOptions(split=split, pool_bytes=least).check_fit(shape)
+        least = int(str(error.value).split()[-1].rstrip("B"))
+    options = ReplayOptions(split=split, pool_bytes=least)
+    options.check_fit(shape)
+    Arena(capacity_bytes=pool_bytes(options, shape), page_bytes=shape.page_bytes, state_bytes=shape.state_bytes,
+          align=shape.align, split=split)
+    with pytest.raises(BadOption):
+        ReplayOptions(split=split, pool_bytes=least - 1).check_fit(shape)
