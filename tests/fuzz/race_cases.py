@@ -303,7 +303,7 @@ def bytes_of(mock: MockExecutor) -> Any:
     memory = mock.device.memory
     rows = tuple(None if page is None else tuple(tuple(min(v, POISON) for v in group) for group in page.rows)
                  for page in memory.pages[1:])
-    return rows, tuple(memory.matrix[1:]), tuple(memory.window[1:])
+    return rows, tuple(memory.matrix)[1:], tuple(memory.window)[1:]
 
 
 def reversed_phases(plan: Plan) -> Plan:
