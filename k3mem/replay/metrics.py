@@ -39,7 +39,6 @@ class _Open:
 
     start: float
     first: float | None = None
-    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -67,15 +66,15 @@ class Times:
         self.first_submit = t if self.first_submit is None else self.first_submit
         self.last_submit = t
 
-    def on_tokens(self, req: Hashable, count: int, first: float) -> None:
-        """`count` more output tokens, the first of them at `first`."""
+    def on_first(self, req: Hashable, t: float) -> None:
+        """Its first output token is there. Later calls change nothing."""
         entry = self._open[req]
-        entry.tokens += count
         if entry.first is None:
-            entry.first = first
+            entry.first = t
 
-    def on_finish(self, req: Hashable, t: float) -> None:
-        """Its last token is there. One without a token (aborted) counts in no time statistics."""
+    def on_finish(self, req: Hashable, t: float, tokens: int) -> None:
+        """The last of its `tokens` output tokens is there. One without a token (aborted) counts in no time
+        statistics."""
         entry = self._open.pop(req)
         self.finished += 1
         self.last_finish = max(self.last_finish, t)
@@ -84,8 +83,8 @@ class Times:
         ttft, latency = entry.first - entry.start, t - entry.start
         self.ttft.append(ttft)
         self.latency.append(latency)
-        if entry.tokens >= 2:
-            self.itl.append((latency - ttft) / (entry.tokens - 1))
+        if tokens >= 2:
+            self.itl.append((latency - ttft) / (tokens - 1))
 
     def on_queue(self, t: float, running: int, waiting: int) -> None:
         """From t on, so many run and wait. Only changes are kept, so calls between them change no report."""

@@ -40,6 +40,9 @@ class TimedReplay:
                              fast_forward=options.fast_forward)
         self.times = Times()
         self.turns: dict[int, Turn] = {}
+        """Requests in flight ..."""
+        self.silent: set[int] = set()
+        """... and those of them without a token so far."""
         self.done = 0
 
     def run(self, progress: Progress) -> None:
@@ -59,9 +62,12 @@ class TimedReplay:
                 continue
             engine.until(math.inf if following is None else following)
             for out in engine.step():
-                assert out.first_time is not None and out.last_time is not None
-                self.times.on_tokens(out.id, len(out.tokens), out.first_time)
+                if out.id in self.silent:
+                    assert out.first_time is not None
+                    self.silent.remove(out.id)
+                    self.times.on_first(out.id, out.first_time)
                 if out.finished:
+                    assert out.last_time is not None
                     self._finish(self.turns.pop(out.id), out.last_time)
             self.times.on_queue(sim.now, core.lanes.running, len(core.queue))
             if self.done - reported >= 64:
@@ -79,10 +85,11 @@ class TimedReplay:
             self.feed.ended(turn, max(start, self.sim.now))
             return
         self.turns[turn.index] = turn
+        self.silent.add(turn.index)
         self.times.on_submit(turn.index, start)
 
     def _finish(self, turn: Turn, t: float) -> None:
-        self.times.on_finish(turn.index, t)
+        self.times.on_finish(turn.index, t, turn.output)
         self.done += 1
         self.feed.ended(turn, t)
 

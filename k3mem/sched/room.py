@@ -66,6 +66,10 @@ def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> b
     should go for it. What stays is bounded from below by the lanes' own pages and states, the checkpoints they stand
     on, and of the pages they share the longest path under each first page. O(lanes + rows + pages of `node`)."""
     tree, shared = core.cache.tree, dict[int, int]()
+    cached = tree.counters()
+    free = (cached.checkpoints - cached.locks) * core.shape.state_bytes  # unlocked checkpoints alone, at the least
+    if core.policy.split is None and free >= pages * core.shape.page_bytes + states * core.shape.state_bytes:
+        return False
     seats = core.lanes.taken()
     nodes = {seat.node for seat in seats}
     paths = [(seat.pages, seat.owned) for seat in seats]

@@ -147,12 +147,12 @@ def timed() -> Times:
     t.on_queue(1.0, 0, 1)
     t.on_queue(1.0, 1, 0)
     t.on_queue(1.5, 1, 0)
-    t.on_tokens("a", 1, 3.0)
-    t.on_tokens("a", 4, 4.0)
-    t.on_finish("a", 5.0)
+    t.on_first("a", 3.0)
+    t.on_first("a", 4.0)
+    t.on_finish("a", 5.0, 5)
     t.on_submit("b", 2.0)
-    t.on_tokens("b", 1, 6.0)
-    t.on_finish("b", 6.0)
+    t.on_first("b", 6.0)
+    t.on_finish("b", 6.0, 1)
     return t
 
 
