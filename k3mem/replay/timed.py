@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from dataclasses import replace
 from typing import Any
@@ -49,6 +50,7 @@ class TimedReplay:
         """To the end of the feed."""
         engine, feed, sim = self.engine, self.feed, self.sim
         core = engine.scheduler.core
+        gc.freeze()  # the trace lives as long as the run: the collector need not walk it
         reported = 0
         depth = engine.policy.steps_in_flight
         while True:
@@ -73,6 +75,7 @@ class TimedReplay:
             if self.done - reported >= 64:
                 reported = self.done
                 progress(self.done, feed.total)
+        gc.unfreeze()
         progress(feed.total, feed.total)
 
     def _submit(self, start: float, turn: Turn) -> None:

@@ -64,6 +64,8 @@ class Builder:
         self.drafts: list[Int32] = []
         """One entry a decode or verify row where any row verifies, else none."""
         self.prefill: list[PrefillRow] = []
+        self.prompts: list[Seated] = []
+        """Seats whose prompts were running when the plan was begun and have no row in it yet."""
         self.snapshots: list[Snapshot] = []
         self.admitted: list[tuple[Seated, bool, int]] = []
         """(seat, first admission of its job, kind of the checkpoint consumed or -1)."""

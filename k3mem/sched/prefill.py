@@ -10,7 +10,6 @@ from k3mem.sched.builder import Builder, PrefillRow
 from k3mem.sched.core import Core
 from k3mem.sched.decode import touch
 from k3mem.sched.job import Seated
-from k3mem.sched.lanes import Phase
 
 ALL, CHEAP = room.Evict.ALL, room.Evict.CHEAP
 MINOR = (Kind.CHUNK_END, Kind.INTERVAL)
@@ -26,12 +25,12 @@ def budget_left(core: Core, b: Builder) -> int:
 def add_rows(core: Core, b: Builder, least: int | None = None) -> None:
     """A chunk for every running prompt that has none in this plan yet, best ranks first, while the budget lasts.
     `least`: only for ranks that start with it or with less (a priority, negated)."""
-    served = {row.seat.lane for row in b.prefill}
-    waiting = [s for s in core.lanes.in_phase(Phase.PREFILL)
-               if s.lane not in served and (least is None or s.rank[0] <= least)]
-    for seat in sorted(waiting, key=lambda s: s.rank):
-        if not add_chunk(core, b, seat):
+    if not b.prompts:
+        return
+    for seat in sorted((s for s in b.prompts if least is None or s.rank[0] <= least), key=lambda s: s.rank):
+        if seat.end is None and not add_chunk(core, b, seat):
             break
+        b.prompts.remove(seat)
 
 
 def add_chunk(core: Core, b: Builder, seat: Seated) -> bool:

@@ -134,6 +134,7 @@ class Scheduler:
         if core.policy.eager:
             moves.add(core, b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
+        b.prompts = core.lanes.in_phase(Phase.PREFILL)
         admit.admit(core, b)
         prefill.add_rows(core, b)
         prefill.add_targets(core, b)
