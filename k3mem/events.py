@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One event. `kind` is one of submit, admit, checkpoint, evict, retract, end, failure, flush."""
 
     seq: int

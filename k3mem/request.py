@@ -174,7 +174,7 @@ def as_tokens(tokens: Sequence[int] | Int32, who: str) -> Int32:
     return np.ascontiguousarray(array)
 
 
-class Output(msgspec.Struct, frozen=True):
+class Output(msgspec.Struct, frozen=True, gc=False):
     """New tokens of one request, or its end."""
 
     id: Any

@@ -58,7 +58,7 @@ def _uniform(core: Core, b: Builder) -> bool:
     decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
     if decoding != len(b.lanes) or lanes.running != decoding:
         return False
-    return not lanes.watched[b.lanes].any()
+    return not (lanes.watching and lanes.watched[b.lanes].any())
 
 
 def _has_holes(core: Core) -> bool:

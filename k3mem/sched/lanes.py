@@ -37,6 +37,8 @@ class Lanes:
         """Last launched step with a row of the lane's tenant."""
         self.watched = np.zeros(count, np.bool_)
         """The tenant may end where the host cannot foresee it: stop ids, or a stop of the caller's."""
+        self.watching = False
+        """Whether any tenant so far was watched."""
         self.limit = np.zeros(count, np.int32)
         self.seats: list[Seated | None] = [None] * count
         self._free = list(range(count - 1, -1, -1))
@@ -67,6 +69,7 @@ class Lanes:
         self.last_step[lane] = 0
         request = seat.job.request
         self.watched[lane] = request.stop is not None or bool(request.sampling.stop_ids)
+        self.watching |= bool(self.watched[lane])
 
     def leave(self, lane: Lane) -> None:
         """Free a lane; its generation dies with the tenant."""

@@ -50,8 +50,10 @@ def _ends_lane(core: Core, b: Builder) -> bool:
     if core.drafter is not None or any(
             r.samples and (r.end + 1 >= lanes.limit[r.seat.lane] or lanes.watched[r.seat.lane]) for r in b.prefill):
         return True
-    ended = lanes.launched[b.lanes] + b.windows * b.repeat + 1 >= lanes.limit[b.lanes]
-    return bool((ended | lanes.watched[b.lanes]).any())
+    if not len(b.lanes):
+        return False
+    left = lanes.limit[b.lanes] - lanes.launched[b.lanes] - b.windows * b.repeat
+    return int(left.min()) <= 1 or (lanes.watching and bool(lanes.watched[b.lanes].any()))
 
 
 def _written(core: Core, b: Builder) -> list[tuple[Int32, int]]:
