@@ -59,20 +59,23 @@ def tight(seed: int, requests: int = 40) -> World:
 @pytest.mark.parametrize(("spoil", "kinds"), MUTANTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_spoilt_plan_is_named(spoil: Spoil, kinds: set[str]) -> None:
     """In each of two worlds in which somebody reads what it spoils."""
-    struck = 0
+    struck, unread = 0, list[int]()
     for seed in range(24):
         mutant = Mutant(spoil, first=4 + seed)
         spoilt, report = judged(lambda seed=seed: tight(seed), mutant)  # type: ignore[misc]
         if not mutant.ran:
             continue
-        if not kinds & set(report.kinds):  # nobody read what it spoilt: no plan shows it, only the audit
-            assert not report.races, (seed, mutant.struck, dict(report.kinds), spoilt.failures[:2])
+        if not kinds & set(report.kinds):  # allowed only where nobody read what it spoilt: no token is wrong
+            wrong = [failure for failure in spoilt.failures if failure.startswith("request")]
+            assert not wrong and not report.races, (seed, mutant.struck, dict(report.kinds), wrong[:2])
+            unread.append(seed)
             continue
         struck += 1
         assert min(race.step for race in report.races) >= mutant.struck
         if struck == 2:
-            return
+            break
     assert struck, "no occasion in any world"
+    assert len(unread) <= (1 if spoil is m.move_left_out else 0), unread
 
 
 @pytest.mark.parametrize("seed", range(12))
