@@ -209,8 +209,8 @@ class Engine:
             self.scheduler.missed()
             return
         flight = self.scheduler.launched(plan, None)
-        for older in self.flights[:-1]:
-            self._late += self._retire(older)
+        while self.flights and self.flights[0] is not flight:  # one that fails ends all after it
+            self._late += self._retire(self.flights[0])
         if self.flights:
             self.scheduler.fail(flight, effect)
 

@@ -8,9 +8,10 @@ from typing import Literal
 import pytest
 
 from k3mem.engine import Engine
-from k3mem.errors import Effect, ExecutorFailed
-from k3mem.executors.mock import Fault, Faults, MockExecutor, fresh_output
-from k3mem.plan import Plan, Sampling
+from k3mem.errors import Effect, ExecutorFailed, StepFailed
+from k3mem.executor import Ticket
+from k3mem.executors.mock import Fault, Faults, MockExecutor, MockTicket, fresh_output
+from k3mem.plan import Plan, Result, Sampling
 from k3mem.policy import Policy
 from k3mem.request import Output, Request
 from tests.engine.test_matrix import PLAIN, world
@@ -135,3 +136,41 @@ def test_a_commit_between_starts_the_count_again() -> None:
     assert not w.run().failures
     assert w.engine.stats()["failures"] > 20
     assert all(e.reason != "failed" for e in w.expected.values())
+
+
+class Gone(MockExecutor):
+    """An executor whose device goes away: every launch and every collect fails, until it is repaired."""
+
+    gone = False
+
+    def launch(self, plan: Plan) -> MockTicket:
+        if self.gone:
+            raise StepFailed("the device is gone", Effect.CONTENTS_LOST)
+        return super().launch(plan)
+
+    def collect(self, ticket: Ticket) -> Result:
+        if self.gone:
+            raise StepFailed("the device is gone", Effect.CONTENTS_LOST)
+        return super().collect(ticket)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, 2, 3])
+def test_a_device_that_goes_away_with_several_steps_in_flight_is_one_failure(in_flight: int) -> None:
+    executor = Gone(seed=7, strict_handout=False)
+    engine = Engine(shape(), executor, 100_000, Policy(max_running=2, steps_in_flight=in_flight))
+    prompts = [[i + 1] * 30 for i in range(3)]
+    for i, prompt in enumerate(prompts):
+        engine.submit(Request(i, prompt, 40))
+    outputs = [out for _ in range(8) for out in engine.step()]
+    executor.gone = True
+    outputs += engine.step()
+    assert (engine.stats()["failures"], engine.flights) == (1, ())
+    executor.gone = False
+    engine.resize(100_000)  # attaches the executor anew
+    outputs += engine.run()
+    core = engine.scheduler.core
+    scope = core.cache.digest(core.cache.scope(("", "", "")))
+    for i, prompt in enumerate(prompts):
+        got = [token for out in outputs if out.id == i for token in out.tokens]
+        assert got == fresh_output(scope, prompt, Sampling(), 40, vocab_size=VOCAB)
+    engine.check()
