@@ -95,15 +95,18 @@ class Engine:
 
     # -- steps
 
-    def step(self) -> list[Output]:
+    def step(self) -> Sequence[Output]:
         """Launch the next step, then commit the oldest once more than `steps_in_flight` are out (at once when
-        nothing could be planned). [] while the pipeline fills. Raises ExecutorFailed after repeated failures."""
+        nothing could be planned). Empty while the pipeline fills. Raises ExecutorFailed after repeated failures."""
         plan = self.plan()
         if plan is not None:
             self.launch(plan)
         flights = self.scheduler.core.flights
         if flights and (plan is None or len(flights) > self.policy.steps_in_flight):
-            self._late += self._retire(flights[0])
+            out = self._retire(flights[0])
+            if not (self._late or self.scheduler.core.outputs):
+                return out
+            self._late += out
         return self.take_outputs()
 
     def run(self) -> list[Output]:
@@ -127,7 +130,7 @@ class Engine:
             finished = False
             while not finished:
                 while not inbox:
-                    self._late = self.step()
+                    self._late = list(self.step())
                     await asyncio.sleep(0)
                 out = inbox.popleft()
                 finished = out.finished
@@ -223,8 +226,9 @@ class Engine:
         """Wait for the oldest flight's result. Raises StepFailed; tell `failed` then."""
         return self.executor.collect(flight.ticket)
 
-    def commit(self, flight: Flight, result: Result) -> list[Output]:
-        """Book the oldest flight's result. Raises Corrupted (latched) if it belongs to another plan."""
+    def commit(self, flight: Flight, result: Result) -> Sequence[Output]:
+        """Book the oldest flight's result; `Outputs`, which are made as they are looked at. Raises Corrupted (latched)
+        if it belongs to another plan. O(rows + tokens)."""
         with self._latching():
             return self._sorted(self.scheduler.commit(flight, result))
 
@@ -238,10 +242,10 @@ class Engine:
         stepped the engine. Outputs of streams go to those."""
         core = self.scheduler.core
         ends, core.outputs = core.outputs, []
-        out, self._late = self._late + self._sorted(ends), []
+        out, self._late = [*self._late, *self._sorted(ends)], []
         return out
 
-    def _sorted(self, outputs: list[Output]) -> list[Output]:
+    def _sorted(self, outputs: Sequence[Output]) -> Sequence[Output]:
         """Put outputs of streamed requests into their inboxes; the others. The end of a request closes its inbox: the
         id may be used again before the stream has read all."""
         if not self._inboxes:
@@ -257,7 +261,7 @@ class Engine:
                 del self._inboxes[out.id]
         return others
 
-    def _retire(self, flight: Flight) -> list[Output]:
+    def _retire(self, flight: Flight) -> Sequence[Output]:
         try:
             result = self.collect(flight)
         except StepFailed as e:

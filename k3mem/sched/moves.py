@@ -71,10 +71,12 @@ def _gone(core: Core, kind: int, batch: Int32) -> Bool:
 def written(core: Core, plan: Plan) -> None:
     """A launched plan writes what it hands to lanes, and every state that it zeroes, restores or captures into.
     O(plan)."""
-    core.reserved[PAGE].set(plan.lane_pages[:, 2], False)
-    core.reserved[STATE].set(plan.zero_states, False)
-    core.reserved[STATE].set(plan.restores[:, 1], False)
-    core.reserved[STATE].set(plan.snapshots[:, 2], False)
+    if len(plan.lane_pages):
+        core.reserved[PAGE].set(plan.lane_pages[:, 2], False)
+    if plan.seats or len(plan.snapshots):
+        core.reserved[STATE].set(plan.zero_states, False)
+        core.reserved[STATE].set(plan.restores[:, 1], False)
+        core.reserved[STATE].set(plan.snapshots[:, 2], False)
 
 
 def _still_there(core: Core, moves: Int32) -> Int32:
