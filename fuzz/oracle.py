@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from k3mem.executors.mock import fresh_output
-from k3mem.plan import Plan, Row, Sampling
+from k3mem.plan import Plan, Sampling
 from k3mem.request import Hit, Output, OutputRows, Request
 from k3mem.sched.core import Core
 from k3mem.shape import Shape
@@ -59,7 +59,7 @@ _POWERS = [np.zeros(0, np.uint64)]
 """Powers of an odd number, as many as were needed so far."""
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class Line:
     """A request and all that must come of it."""
 
@@ -181,7 +181,7 @@ class Oracle:
         """`take` of all outputs of a commit."""
         for out in rows.ends:
             self.take(out, now)
-        lines, tokens, end = self.lines, rows.tokens.tolist(), 0
+        lines, tokens, end, quiet = self.lines, rows.tokens.tolist(), 0, 0
         for row, (number, count) in enumerate(zip(rows.ids.tolist(), rows.accepted.tolist(), strict=True)):
             start, end = end, end + count
             if row in rows.own:
@@ -190,11 +190,13 @@ class Oracle:
                     self.take(out, now)
             elif count:
                 line = lines[number]
-                at = line.prompt + line.got
-                if line.reason is not None or line.tokens[at : at + count] != tokens[start:end]:
-                    self.take(Output(number, tokens[start:end]), now)
+                at, want = line.prompt + line.got, line.tokens
+                if line.reason is not None or at + count > len(want) or want[at] != tokens[start] or (
+                        count > 1 and want[at : at + count] != tokens[start:end]):
+                    self.take(Output(number, tokens[start:end]), now)  # which says what is wrong
                 line.got += count
-                self.output += count
+                quiet += count
+        self.output += quiet
 
     def _end(self, line: Line, out: Output, now: float) -> None:
         reason = line.reason = out.reason or ""
@@ -217,8 +219,8 @@ class Oracle:
     # -- what was planned
 
     def settle(self, running: Iterable[int], roomy: bool) -> None:
-        """Before a plan: lines whose request is gone altogether have left what they leave. `roomy`: memory is plenty; it
-        will not be again before everything is wiped."""
+        """Before a plan: lines whose request is gone altogether have left what they leave. Not where memory is no longer
+        plenty (`roomy`): it will not be again before everything is wiped."""
         if not self.leaving:
             return
         there = set(running)
@@ -289,18 +291,18 @@ class Oracle:
 
     def launched(self, core: Core, plan: Plan, made: list[int | None]) -> None:
         """A plan went out; `made`: request of each row. Its shape must obey the rules of scheduling."""
-        total = int(plan.length.sum())
+        total, lines = int(plan.length.sum()), self.lines
         if total > self.budget:
             raise Found("oracle", f"plan {plan.step} computes {total} tokens, the budget is {self.budget}")
         grid = self.shape.grid
         ends = plan.start + plan.length
-        for i in np.flatnonzero((plan.kind == Row.PREFILL) & ~plan.sample).tolist():
+        for i in np.flatnonzero(~plan.sample).tolist():
             if ends[i] % grid and plan.rows > 1:
                 raise Found("oracle", f"plan {plan.step}: a chunk ends at {ends[i]}, off the grid, beside other rows")
         for row, depth, _ in plan.snapshots.tolist():
             if depth % grid:
                 raise Found("oracle", f"plan {plan.step}: row {row} leaves a checkpoint at {depth}, off the grid")
         for number, end in zip(made, (ends + (plan.repeat - 1)).tolist(), strict=True):
-            line = self.lines.get(number) if number is not None else None
+            line = lines.get(number)  # type: ignore[arg-type]
             if line is not None and end > line.launched:
                 line.launched = end

@@ -94,6 +94,7 @@ class World:
         self._watch_executor()
         self.engine = Engine(self.shape, self.executor, self.capacity(config.states, config.pages), self._policy(),
                              clock=lambda: self.now, drafter=drafter, window=config.window)
+        self.core: Any = self.engine.scheduler.core
         self.oracle = Oracle(self.shape, config.budget, config.path_cap is not None, config.caching,
                              not config.deterministic)
         self.open: Plan | None = None
@@ -155,10 +156,6 @@ class World:
         self.oracle.wipe(4 * self.config.running)
 
     # -- shortcuts
-
-    @property
-    def core(self) -> Any:
-        return self.engine.scheduler.core
 
     @property
     def events(self) -> int:

@@ -64,7 +64,7 @@ def preempt(core: Core) -> None:
 def _in_the_way(core: Core, job: Job) -> Seated | None:
     """The last rank of those who run, if it is of lower priority than a job that waits; None while somebody leaves
     anyway."""
-    if core.ending or core.lanes.lowest() <= job.rank[0]:
+    if core.ending or len(core.priorities) < 2 or core.lanes.lowest() <= job.rank[0]:
         return None
     victim = core.lanes.last()
     return victim if victim is not None and victim.rank[0] > job.rank[0] else None

@@ -96,6 +96,8 @@ class Core:
     """Failed steps since the last commit."""
     waits_for: str = "nothing"
     """Why the last call of plan() returned None."""
+    priorities: set[int] = field(default_factory=set)
+    """All that requests had so far."""
     timed: bool = False
     """Whether any request had a deadline."""
     stalls: int = 0

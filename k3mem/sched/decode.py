@@ -52,7 +52,7 @@ def _cover(core: Core, b: Builder, rows: Rows) -> Bool | None:
     lanes = core.lanes
     needs = lanes.survey(rows)
     if len(needs.row):
-        got = room.take(core, b, needs.pages, 0, room.Evict.NOTHING)
+        got = room.take(core, b, needs.pages, 0)
         if got is None:
             return _cover_by_rank(core, b, rows, needs)
         give_rows(core, b, rows, needs, got[0])

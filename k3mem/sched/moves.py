@@ -37,7 +37,7 @@ def bytes_of(core: Core, moves: Int32) -> int:
 def drop_dead(core: Core, b: Builder) -> None:
     """Take out of the plan the moves of entries that this plan evicted afterwards, whoever has their places now.
     O(moves)."""
-    if len(b.moves) == 1 and not any(_gone(core, kind, b.moves[0]).any() for kind in (PAGE, STATE)):
+    if len(b.moves) == 1 and not any(_gone(core, kind, b.moves[0]).any() for kind in set(b.moves[0][:, 1].tolist())):
         return
     dead: set[tuple[int, int]] = set()
     """(kind, place) whose content, as it stands before the batches looked at already, nobody needs."""

@@ -54,6 +54,7 @@ class Scheduler:
         job = Job(request, core.cache.scope(request.scope), core.serial, tokens, len(tokens), len(tokens), limit)
         core.serial += 1
         core.timed |= request.deadline is not None
+        core.priorities.add(request.priority)
         core.jobs[request.id] = job
         core.queue.add(job)
         core.metrics.events["submit"] += 1
