@@ -417,7 +417,7 @@ def retracted_loses_its_rank() -> Plant:
 
 def priority_is_ignored() -> Plant:
     """First come, first served, whatever the priority."""
-    return patched(Job, "rank", lambda old: property(lambda self: (0, self.serial)))
+    return patched(Job, "rank", lambda old: property(lambda self: (0, 0, self.serial)))
 
 
 def follower_waits_for_anyone() -> Plant:

@@ -31,7 +31,7 @@ from k3mem.fuzz.oracle import Found, Line, Oracle
 from k3mem.fuzz.script import Action, Config
 from k3mem.plan import PAGE, STATE, Plan, Result, Sampling
 from k3mem.policy import Policy
-from k3mem.request import Output, Request
+from k3mem.request import Output, Outputs, Request
 from k3mem.sched.core import Flight
 from k3mem.sched.failure import MAX_FAILURES
 from k3mem.shape import Shape
@@ -40,6 +40,8 @@ from k3mem.types import Int32, NodeId
 VOCAB = 97
 MAX_TOKENS = 4096
 MOST_IDLE = 1000
+MADE_EVERY = 5
+"""Of so many half steps one's outputs are taken one by one, the others' as arrays."""
 MOST_FLIGHTS = 4
 """A loop of halves launches at most so many steps more than D ahead."""
 
@@ -66,7 +68,7 @@ class Knowing:
 
     def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
         line = self.world.oracle.lines[request_id]  # type: ignore[index]
-        rng = random.Random(hash((self.world.config.seed, line.chain[0], len(tokens))))
+        rng = random.Random(hash((self.world.config.seed, int(line.chain[0]), len(tokens))))
         true = line.tokens[len(tokens) : len(tokens) + rng.randint(0, limit)]
         return np.array([t if rng.random() < self.chance else rng.randrange(VOCAB) for t in true], np.int32)
 
@@ -92,6 +94,7 @@ class World:
         self._watch_executor()
         self.engine = Engine(self.shape, self.executor, self.capacity(config.states, config.pages), self._policy(),
                              clock=lambda: self.now, drafter=drafter, window=config.window)
+        self.core: Any = self.engine.scheduler.core
         self.oracle = Oracle(self.shape, config.budget, config.path_cap is not None, config.caching,
                              not config.deterministic)
         self.open: Plan | None = None
@@ -101,8 +104,8 @@ class World:
         self.leases: list[tuple[NodeId, list[tuple[int, int]], list[int]]] = []
         """(node, its entries, where they lie) of every transfer, oldest first."""
         self.steps = self.failed = self.in_a_row = 0
-        self.done: dict[int, int] = {}
-        """Lane -> generation of its newest tenant that the device has ended."""
+        self.done = np.full(config.running, -1, np.int32)
+        """[lane] generation of its newest tenant that the device has ended."""
         self.empty_at = -1
         """Steps done when a plan was empty last."""
         self.evicted = 0
@@ -153,10 +156,6 @@ class World:
         self.oracle.wipe(4 * self.config.running)
 
     # -- shortcuts
-
-    @property
-    def core(self) -> Any:
-        return self.engine.scheduler.core
 
     @property
     def events(self) -> int:
@@ -274,7 +273,7 @@ class World:
             self.before = before if self.open is not None else None
 
     def _make_plan(self) -> None:
-        self.oracle.settle(self.core.jobs)
+        self.oracle.settle(self.core.jobs, self.roomy())
         jobs, seen = list(self.core.jobs), self.core.cache.log.seq
         self.open = self.engine.plan()
         for event in self.engine.events(seen):
@@ -284,7 +283,7 @@ class World:
             self.oracle.order((seat.job.request.id for seat, _, _ in self.core.open.admitted),
                               (job.request.id for job in self.core.queue if not job.waits))
         for job in self.core.queue:
-            if job.waits > -(-job.count // self.config.budget):
+            if job.waits and job.waits > -(-job.count // self.config.budget):
                 raise Found("liveness", f"request {job.request.id} has waited {job.waits} plans for a leader")
         if self.open is None:
             self.empty_at = self.steps
@@ -301,9 +300,8 @@ class World:
     def _launch(self, a: act.Launch) -> None:
         if self.open is not None:
             plan, self.open = self.open, None
-            lanes = self.core.lanes
             depths = {seat.lane: seat.depth for seat in plan.seats}
-            made = [lanes.seats[lane].job.request.id if lanes.seats[lane] else None for lane in plan.lane.tolist()]
+            made = self.core.lanes.ids[plan.lane].tolist()
             for seat, _, _ in self.core.open.admitted:
                 job, depth = seat.job, depths.get(seat.lane, -1)
                 self.oracle.admitted(job.request.id, job.hit, depth, self.roomy(), seat.target)
@@ -365,19 +363,22 @@ class World:
             self.result = None
             self.in_a_row = 0
             self._ended(result)
-            for out in self.engine.commit(flight, result):
-                self._take(out)
+            outputs = self.engine.commit(flight, result)
+            if self.steps % MADE_EVERY and isinstance(outputs, Outputs):
+                self.oracle.take_rows(outputs.rows(), self.now)
+            else:
+                for out in outputs:
+                    self._take(out)
             self._after_step()
 
     def _ended(self, result: Result) -> None:
         """A lane that the device has ended does nothing in later rows."""
-        rows = zip(result.lane.tolist(), result.generation.tolist(), result.accepted.tolist(), result.done.tolist(),
-                   strict=True)
-        for lane, generation, accepted, done in rows:
-            if accepted and self.done.get(lane) == generation:
-                raise Found("oracle", f"step {result.step}: lane {lane} had ended, and committed {accepted} more")
-            if done:
-                self.done[lane] = generation
+        lane, done = result.lane, result.done > 0
+        over = np.flatnonzero((result.accepted > 0) & (self.done[lane] == result.generation))
+        if len(over):
+            raise Found("oracle", f"step {result.step}: lane {lane[over[0]]} had ended, and committed "
+                                  f"{result.accepted[over[0]]} more")
+        self.done[lane[done]] = result.generation[done]
 
     def _fail(self, a: act.Fail) -> None:
         if len(self.faults.due) < 3:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import asdict
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Engine:
         self.scheduler = Scheduler(shape, policy, capacity_bytes, capabilities, clock, drafter, window)
         if fast_forward and capabilities.fast_forward:
             self.scheduler.core.forward = getattr(executor, "fast_forward")  # noqa: B009 - not part of the protocol
-        self._broken: Corrupted | None = None
+        self._latch = _Latch()
         self._media: dict[tuple[bytes, int], int] = {}
         """Number of each (digest, tokens): one picture at two sizes is two media."""
         self._late: list[Output] = []
@@ -59,7 +59,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a copy of a request. Raises InvalidRequest or RequestTooLarge; nothing has changed then. O(prompt)."""
-        with self._latching():
+        with self._latch:
             own = request.copy()
             tokens, media = self._tokens(own)
             self.scheduler.submit(own, tokens)
@@ -67,25 +67,25 @@ class Engine:
 
     def abort(self, request_id: RequestId) -> None:
         """End a request at the next plan. Raises UnknownRequest."""
-        with self._latching():
+        with self._latch:
             self.scheduler.abort(request_id)
 
     def probe(self, prompt: Sequence[int] | Int32, *, salt: str | bytes = "", adapter: str = "",
               adapter_version: str = "", media: Sequence[tuple[int, int, bytes]] = ()) -> Hit:
         """What a prompt would hit now, and why not more. Touches nothing. Raises InvalidRequest as `submit` would."""
         request = Request("probe", prompt, 1, salt=salt, adapter=adapter, adapter_version=adapter_version, media=media)
-        with self._latching():
+        with self._latch:
             return self.scheduler.probe(request, self._tokens(request)[0])
 
     def pin(self, session: Hashable, ttl: float) -> None:
         """Keep a session's newest checkpoint, and each newer one in its place, for `ttl` seconds. Soft: where nothing
         else could give way, pins do. A checkpoint that is gone already is not looked for further up."""
-        with self._latching():
+        with self._latch:
             self.scheduler.pin(session, ttl)
 
     def unpin(self, session: Hashable) -> None:
         """End a pin."""
-        with self._latching():
+        with self._latch:
             self.scheduler.core.pins.unpin(session)
 
     @property
@@ -95,15 +95,18 @@ class Engine:
 
     # -- steps
 
-    def step(self) -> list[Output]:
+    def step(self) -> Sequence[Output]:
         """Launch the next step, then commit the oldest once more than `steps_in_flight` are out (at once when
-        nothing could be planned). [] while the pipeline fills. Raises ExecutorFailed after repeated failures."""
+        nothing could be planned). Empty while the pipeline fills. Raises ExecutorFailed after repeated failures."""
         plan = self.plan()
         if plan is not None:
             self.launch(plan)
         flights = self.scheduler.core.flights
         if flights and (plan is None or len(flights) > self.policy.steps_in_flight):
-            self._late += self._retire(flights[0])
+            out = self._retire(flights[0])
+            if not (self._late or self.scheduler.core.outputs):
+                return out
+            self._late += out
         return self.take_outputs()
 
     def run(self) -> list[Output]:
@@ -127,7 +130,7 @@ class Engine:
             finished = False
             while not finished:
                 while not inbox:
-                    self._late = self.step()
+                    self._late = list(self.step())
                     await asyncio.sleep(0)
                 out = inbox.popleft()
                 finished = out.finished
@@ -139,7 +142,7 @@ class Engine:
         """Nobody listens any more: end the request, if it has not ended, and forget its outputs. Another request may
         have its id by now."""
         core = self.scheduler.core
-        if self._broken is None and job.reason is None and core.jobs.get(request_id) is job:
+        if self._latch.broken is None and job.reason is None and core.jobs.get(request_id) is job:
             self.abort(request_id)
         if self._inboxes.get(request_id) is inbox:
             self._late = self.take_outputs()
@@ -149,14 +152,14 @@ class Engine:
 
     def flush(self) -> None:
         """Forget everything cached that no running request uses. Raises RuntimeError while a plan is open."""
-        with self._latching():
+        with self._latch:
             self.scheduler.flush()
 
     def resize(self, capacity_bytes: int) -> None:
         """Give the arena another size. Its contents are lost, running requests start again from their tokens.
         Raises RuntimeError while a step is in flight, RequestTooLarge or InvalidShape if it would be too small;
         nothing has changed then."""
-        with self._latching():
+        with self._latch:
             _check_bytes(capacity_bytes)
             self.scheduler.empty(capacity_bytes)
             self._attach()
@@ -164,14 +167,14 @@ class Engine:
     def sleep(self) -> None:
         """Give up the contents: until `wake()` nothing is planned, and the executor may free its bytes (its `sleep`
         is called if it has one). Raises RuntimeError while a step is in flight."""
-        with self._latching():
+        with self._latch:
             self.scheduler.empty()
             self._asleep = True
             getattr(self.executor, "sleep", lambda: None)()
 
     def wake(self) -> None:
         """Plan again; the executor is attached anew."""
-        with self._latching():
+        with self._latch:
             if self._asleep:
                 self._asleep = False
                 self._attach()
@@ -186,7 +189,7 @@ class Engine:
     def plan(self) -> Plan | None:
         """The next step as data, or None (see `waits_for`). Raises what a drafter raises, or InvalidRequest for drafts
         that are no tokens: the plan is cancelled then, and the next one asks the drafter again."""
-        with self._latching():
+        with self._latch:
             if self._asleep:
                 raise RuntimeError("the engine sleeps: wake() it before it plans")
             return self.scheduler.plan()
@@ -194,7 +197,7 @@ class Engine:
     def launch(self, plan: Plan) -> Flight | None:
         """Hand the open plan to the executor. When the launch fails, so do all steps in flight as far as they need
         to (see `flights`); None then."""
-        with self._latching():
+        with self._latch:
             try:
                 ticket = self.executor.launch(plan)
             except StepFailed as e:
@@ -216,21 +219,22 @@ class Engine:
 
     def cancel(self, plan: Plan) -> None:
         """Drop the open plan instead of launching it."""
-        with self._latching():
+        with self._latch:
             self.scheduler.cancel(plan)
 
     def collect(self, flight: Flight) -> Result:
         """Wait for the oldest flight's result. Raises StepFailed; tell `failed` then."""
         return self.executor.collect(flight.ticket)
 
-    def commit(self, flight: Flight, result: Result) -> list[Output]:
-        """Book the oldest flight's result. Raises Corrupted (latched) if it belongs to another plan."""
-        with self._latching():
+    def commit(self, flight: Flight, result: Result) -> Sequence[Output]:
+        """Book the oldest flight's result; `Outputs`, which are made as they are looked at. Raises Corrupted (latched)
+        if it belongs to another plan. O(rows + tokens)."""
+        with self._latch:
             return self._sorted(self.scheduler.commit(flight, result))
 
     def failed(self, flight: Flight, effect: Effect = Effect.UNKNOWN) -> None:
         """The oldest flight failed, and all launched after it. Raises ExecutorFailed after three in a row."""
-        with self._latching():
+        with self._latch:
             self.scheduler.fail(flight, effect)
 
     def take_outputs(self) -> list[Output]:
@@ -238,10 +242,10 @@ class Engine:
         stepped the engine. Outputs of streams go to those."""
         core = self.scheduler.core
         ends, core.outputs = core.outputs, []
-        out, self._late = self._late + self._sorted(ends), []
+        out, self._late = [*self._late, *self._sorted(ends)], []
         return out
 
-    def _sorted(self, outputs: list[Output]) -> list[Output]:
+    def _sorted(self, outputs: Sequence[Output]) -> Sequence[Output]:
         """Put outputs of streamed requests into their inboxes; the others. The end of a request closes its inbox: the
         id may be used again before the stream has read all."""
         if not self._inboxes:
@@ -257,7 +261,7 @@ class Engine:
                 del self._inboxes[out.id]
         return others
 
-    def _retire(self, flight: Flight) -> list[Output]:
+    def _retire(self, flight: Flight) -> Sequence[Output]:
         try:
             result = self.collect(flight)
         except StepFailed as e:
@@ -293,7 +297,7 @@ class Engine:
 
     def check(self) -> None:
         """Walk every invariant. Raises Corrupted, which latches. O(everything)."""
-        with self._latching():
+        with self._latch:
             self.scheduler.check()
 
     # -- inside
@@ -302,17 +306,6 @@ class Engine:
         arena = self.scheduler.core.cache.arena
         self.executor.attach(Layout(self.shape, arena.capacity_bytes, arena.state_top, arena.page_ids,
                                     arena.state_ids, self.policy.max_running))
-
-    @contextmanager
-    def _latching(self) -> Iterator[None]:
-        """Refuse everything once an invariant was found broken, and remember the first that is."""
-        if self._broken is not None:
-            raise Corrupted(f"the engine is latched after: {self._broken}; make a new one")
-        try:
-            yield
-        except Corrupted as e:
-            self._broken = self._broken or e
-            raise
 
     def _tokens(self, request: Request) -> tuple[Int32, dict[tuple[bytes, int], int]]:
         """The prompt with media digests interned above the vocabulary, and the numbers of those that are new. Raises
@@ -330,6 +323,24 @@ class Engine:
                 raise InvalidRequest(f"request {request.id!r}: no ids left above the vocabulary for media digests")
             tokens[first : first + count] = vocab + known
         return tokens, fresh
+
+
+class _Latch:
+    """Around every call: refuses once an invariant was found broken, and remembers the first that is."""
+
+    __slots__ = ("broken",)
+
+    def __init__(self) -> None:
+        self.broken: Corrupted | None = None
+
+    def __enter__(self) -> None:
+        if self.broken is not None:
+            raise Corrupted(f"the engine is latched after: {self.broken}; make a new one")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self.broken is None and isinstance(error, Corrupted):
+            self.broken = error
 
 
 def _check_kinds(shape: Shape, executor: Executor, capacity_bytes: int, policy: Policy) -> None:

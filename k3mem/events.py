@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -55,5 +56,7 @@ class EventLog:
         self._unsure = deque(entry for entry in self._unsure if entry[0] < step)
 
     def since(self, seq: int) -> list[Event]:
-        """Events numbered `seq` and up that are still kept. O(size)."""
-        return [event for event in self._events if event.seq >= seq]
+        """Events numbered `seq` and up that are still kept. O(those)."""
+        newest = list(islice(reversed(self._events), max(0, self.seq - seq)))
+        newest.reverse()
+        return newest

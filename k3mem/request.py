@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -22,6 +22,9 @@ HostStop = Callable[[Int32], "int | None"]
 when the request is to end (a stop string was found), else None. Only the host can see such a stop, so a row launched
 meanwhile overruns. One that raises, or returns anything else, ends its request with reason `failed`; the request's
 `end` event says why."""
+
+MOST_PRIORITY = 1 << 62
+"""Priorities stand in 64 bits."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -66,6 +69,8 @@ class Request:
         if self.max_new_tokens < 1:
             raise InvalidRequest(f"{who}: max_new_tokens must be an integer >= 1, got {max_new_tokens!r}")
         self.priority = _whole(self.priority, f"{who}: priority")
+        if abs(self.priority) >= MOST_PRIORITY:
+            raise InvalidRequest(f"{who}: priority must lie within +-{MOST_PRIORITY - 1}, got {self.priority}")
         self.deadline = _moment(self.deadline, who)
         _hashable(self, who)
         _scope_parts(self, who)
@@ -190,6 +195,102 @@ class Output(msgspec.Struct, frozen=True, gc=False):
     """When the first and ..."""
     last_time: float | None = None
     """... the last of `tokens` were there, on the executor's clock; None where it keeps none."""
+
+
+class Outputs(Sequence[Output]):
+    """Outputs of one commit, in order of its rows: a sequence like a list, whose items are made when somebody looks at
+    them. Whoever wants arrays takes `rows()`.
+
+    len() is O(rows) once; iteration makes all items once, O(rows + tokens).
+    """
+
+    __slots__ = ("_accepted", "_ends", "_ids", "_items", "_own", "_times", "_tokens")
+
+    def __init__(self, ends: list[Output], ids: Any, accepted: Int32, tokens: Int32, times: list[float]) -> None:
+        """Of rows with these ids [n], of which row i got accepted[i] of the tokens; after outputs that no row brought.
+        `times`: end of each token's step, or none."""
+        self._ends, self._ids, self._accepted, self._tokens, self._times = ends, ids, accepted, tokens, times
+        self._own: dict[int, Output | None] = {}
+        self._items: list[Output] | None = None
+
+    def put(self, row: int, out: Output | None) -> None:
+        """What came of a row is this, or nothing. For whoever makes the outputs."""
+        self._own[row] = out
+
+    def rows(self) -> OutputRows:
+        """The same as arrays. O(1)."""
+        return OutputRows(self._ends, self._ids, self._accepted, self._tokens, self._own, self._times)
+
+    def _made(self) -> list[Output]:
+        if self._items is None:
+            self._items = self._make()
+        return self._items
+
+    def _make(self) -> list[Output]:
+        out, own, times, tokens = list(self._ends), self._own, self._times, self._tokens.tolist()
+        first = times[0] if times else None
+        end = 0
+        for row, (id, count) in enumerate(zip(self._ids.tolist(), self._accepted.tolist(), strict=True)):
+            if not count:
+                continue
+            start, end = end, end + count
+            if row in own:
+                one = own[row]
+                if one is not None:
+                    out.append(one)
+            else:
+                last = times[min(count, len(times)) - 1] if times else None
+                out.append(Output(id, tokens[start:end], False, None, None, first, last))
+        return out
+
+    def __len__(self) -> int:
+        if self._items is not None:
+            return len(self._items)
+        return len(self._ends) + int(np.count_nonzero(self._accepted)) - sum(o is None for o in self._own.values())
+
+    def __iter__(self) -> Iterator[Output]:
+        return iter(self._made())
+
+    @overload
+    def __getitem__(self, index: int) -> Output: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Output]: ...
+
+    def __getitem__(self, index: int | slice) -> Output | list[Output]:
+        return self._made()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._made() == (other._made() if isinstance(other, Outputs) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Iterable[Output]) -> list[Output]:
+        return [*self._made(), *other]
+
+    def __radd__(self, other: Iterable[Output]) -> list[Output]:
+        return [*other, *self._made()]
+
+    def __repr__(self) -> str:
+        return repr(self._made())
+
+
+class OutputRows(NamedTuple):
+    """Outputs of one commit as arrays; what is in `ends` and `own` stands in no other field twice."""
+
+    ends: list[Output]
+    """Before all rows: ends that no row brought."""
+    ids: Any
+    """[n] request of each row (an object array)."""
+    accepted: Int32
+    """[n] tokens of each row; 0: no output."""
+    tokens: Int32
+    """[sum(accepted)] row after row."""
+    own: dict[int, Output | None]
+    """Row -> its output, where its request ended or had to be asked; None: its tokens are nobody's any more. All other
+    rows with tokens go on."""
+    times: list[float]
+    """Token i of a row was there at times[min(i, len(times) - 1)]; empty where the executor keeps no clock."""
 
 
 class Hit(msgspec.Struct, frozen=True):

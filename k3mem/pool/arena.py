@@ -31,6 +31,7 @@ PAGE, STATE = 0, 1
 Ids = Int32 | Sequence[PageId] | Sequence[StateId] | Sequence[int]
 
 _KINDS = ("page", "state")
+_INTS = ffi.typeof("int32_t[]")
 _MAX_IDS = 2**31 - 1
 _MAX_CAPACITY = 2**61
 _MAX_DEMAND = 2**40
@@ -72,6 +73,12 @@ class Usage:
     hole_states: int
     frontier_pages: int
     frontier_states: int
+
+
+_FITS = (Fit.NO, Fit.MOVES, Fit.NOW)
+"""By their numbers."""
+_FEW = 16
+"""Entries that are looked at one by one sooner than as an array."""
 
 
 def least_capacity(page_bytes: int, state_bytes: int, scratch_bytes: int, align: int, split: float | None) -> int:
@@ -141,6 +148,7 @@ class Arena:
             raise MemoryError("no memory for the arena's tables")
         self._a = ffi.gc(a, lib.k3_arena_delete)
         self._kinds = (self._a.kind[PAGE], self._a.kind[STATE])
+        self._count = ffi.new("int64_t *")
 
     # -- geometry
 
@@ -172,7 +180,7 @@ class Arena:
         NOW: own holes first, the rest in the gap. MOVES: once unleased frontier entries have moved into holes; the
         frontier of a kind falls at best to its occupied places, and not below a leased or pending place.
         """
-        return Fit(lib.k3_arena_fits(self._a, *_demand(pages, states)))
+        return _FITS[lib.k3_arena_fits(self._a, *_demand(pages, states))]
 
     def room_pages(self, moves: bool = False) -> int:
         """How many pages alone could be had: now, or with `moves` after closing the states' holes. O(1)."""
@@ -188,7 +196,7 @@ class Arena:
         """All or nothing: ids of `pages` pages and `states` states, one reference each; None unless `fits` says NOW.
         Lowest places first. O(n). Raises MemoryError (nothing changed) when the host's tables cannot grow."""
         n_pages, n_states = _demand(pages, states)
-        if lib.k3_arena_fits(self._a, n_pages, n_states) != Fit.NOW:
+        if lib.k3_arena_fits(self._a, n_pages, n_states) != lib.K3_FIT_NOW:
             return None
         out = np.empty(n_pages, np.int32), np.empty(n_states, np.int32)
         self._ok(lib.k3_arena_alloc(self._a, n_pages, n_states, _ptr(out[0]), _ptr(out[1])), "alloc")
@@ -297,12 +305,14 @@ class Arena:
 
     def ids_at(self, kind: int, places: Ids) -> Int32:
         """int32[n]: who lies at these places; -1 where nobody does. O(n)."""
-        table = self._kinds[_kind(kind)]
-        owner = np.frombuffer(ffi.buffer(table.owner, 4 * table.frontier), np.int32)
-        at = _ids(places)
-        inside = (at >= 0) & (at < len(owner))
+        table, at = self._kinds[_kind(kind)], _ids(places)
+        owner, end = table.owner, table.frontier
+        if len(at) < _FEW:
+            return np.array([max(owner[i], -1) if 0 <= i < end else -1 for i in at.tolist()], np.int32)
+        owners = np.frombuffer(ffi.buffer(owner, 4 * end), np.int32)
+        inside = (at >= 0) & (at < end)
         out = np.full(len(at), -1, np.int32)
-        out[inside] = np.maximum(owner[at[inside]], -1)
+        out[inside] = np.maximum(owners[at[inside]], -1)
         return out
 
     @property
@@ -359,7 +369,7 @@ class Arena:
     def _free(self, kind: int, ids: Ids, after: int) -> Int32:
         given = _ids(ids)
         freed = np.empty(len(given), np.int32)
-        n = ffi.new("int64_t *")
+        n = self._count
         status = lib.k3_arena_free(self._a, kind, _ptr(given), len(given), after, _ptr(freed), n)
         self._ok(status, "free")
         return freed[: n[0]].copy()
@@ -408,10 +418,12 @@ class Arena:
 
 
 def _ptr(array: Int32) -> Any:
-    return ffi.from_buffer("int32_t[]", array, require_writable=False)
+    return ffi.from_buffer(_INTS, array)
 
 
 def _ids(ids: Ids) -> Int32:
+    if isinstance(ids, np.ndarray) and ids.dtype == np.int32 and ids.flags.c_contiguous:
+        return ids
     given = np.asarray(ids)
     out = np.ascontiguousarray(given, np.int32)
     if given.dtype != np.int32 and not np.array_equal(given, out):
@@ -426,6 +438,8 @@ def _kind(kind: int) -> int:
 
 
 def _demand(pages: int, states: int) -> tuple[int, int]:
+    if 0 <= pages <= _MAX_DEMAND and 0 <= states <= _MAX_DEMAND:
+        return int(pages), int(states)
     if pages < 0 or states < 0:
         raise ValueError(f"a demand must not be negative, got {pages} pages and {states} states")
     return min(int(pages), _MAX_DEMAND), min(int(states), _MAX_DEMAND)

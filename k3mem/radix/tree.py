@@ -175,6 +175,11 @@ class Tree:
         self._count: Any = _NEW("k3_tree_counters *")
         self._sizes: Any = _NEW("int32_t[2]")
 
+    @property
+    def raw(self) -> Any:
+        """The C tree, for whoever checks other tables against it in C."""
+        return self._t
+
     # -- scopes
 
     def new_scope(self) -> ScopeId:

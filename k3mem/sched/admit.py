@@ -7,12 +7,11 @@ import numpy as np
 from k3mem.plan import Seat
 from k3mem.radix import Kind, Match
 from k3mem.request import Hit
-from k3mem.sched import anchors, decode, follow, prefill, room
+from k3mem.sched import anchors, follow, prefill, room
 from k3mem.sched.builder import Builder
 from k3mem.sched.close import retract
 from k3mem.sched.core import Core
-from k3mem.sched.job import Job, Seated
-from k3mem.sched.lanes import Phase
+from k3mem.sched.job import Job, Seated, listed
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
 
 
@@ -22,19 +21,19 @@ def admit(core: Core, b: Builder) -> None:
     priority get their chunks before a job does; those of lower priority come after the queue. Where budget or lanes
     are out, those left may still have targets held for them that running prompts are about to pass."""
     core.blocked = False
-    followers = 0
-    queue = list(core.queue)
+    followers, queue = 0, core.queue
     if queue:
         prefill.add_rows(core, b, queue[0].rank[0])
     follow.forget_loans(core)
-    for at, job in enumerate(queue):
+    while followers < len(queue):
+        job = queue[followers]
         prefill.add_rows(core, b, job.rank[0])
         if prefill.budget_left(core, b) <= 0:
-            follow.hold_targets(core, b, queue[at:])
+            follow.hold_targets(core, b, followers)
             return
         if not core.lanes.has_free:
             _stop_at(core, job, followers)
-            follow.hold_targets(core, b, queue[at:])
+            follow.hold_targets(core, b, followers)
             return
         tokens = job.tokens[: job.count]
         found = match(core, job.scope, tokens, b.step)
@@ -65,10 +64,9 @@ def preempt(core: Core) -> None:
 def _in_the_way(core: Core, job: Job) -> Seated | None:
     """The last rank of those who run, if it is of lower priority than a job that waits; None while somebody leaves
     anyway."""
-    if core.ending:
+    if core.ending or len(core.priorities) < 2 or core.lanes.lowest() <= job.rank[0]:
         return None
-    running = [s for s in core.lanes.taken() if s.end is None]
-    victim = max(running, key=lambda s: s.rank, default=None)
+    victim = core.lanes.last()
     return victim if victim is not None and victim.rank[0] > job.rank[0] else None
 
 
@@ -105,15 +103,15 @@ def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
     b.journal.append(lambda: tree.unlock(found.node))
     if found.state != NO_STATE and not in_place:
         tree.touch(found.node)
-    seat = _new_seat(core, b, job, found, pages, state)
-    _tell_device(core, b, seat, found, in_place)
-    b.journal.append(lambda: _unseat(core, seat))
     core.queue.remove(job)
     first = job.admission is None
     if first:
         job.admission = core.admissions
         core.admissions += 1
     b.journal.append(lambda: _requeue(core, job, first))
+    seat = _new_seat(core, b, job, found, pages, state)
+    _tell_device(core, b, seat, found, in_place)
+    b.journal.append(lambda: _unseat(core, seat))
     _count(core, b, seat, found, in_place)
     prefill.add_chunk(core, b, seat)
     return True
@@ -155,18 +153,17 @@ def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kin
 def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:
     span = core.span
     shared = found.depth // span
-    lane = core.lanes.take()
-    held = np.empty(shared + len(pages), np.int32)
+    lane, count = core.lanes.take(), shared + len(pages)
+    held = np.empty(-(-job.limit // span), np.int32)
     held[:shared] = core.cache.tree.pages(found.node)[:shared]
-    held[shared:] = pages
+    held[shared:count] = pages
     seat = Seated(
         job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
-        node=found.node, node_depth=found.depth, pages=held, page_count=len(held), owned=shared, touched=shared,
+        node=found.node, node_depth=found.depth, pages=held, held=listed(held, count), owned=shared,
         prefilled=found.depth,
         anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
     )
-    core.lanes.sit(seat, Phase.PREFILL, found.depth, len(held) * span)
-    decode.set_touched(core, seat, shared)
+    core.lanes.sit(seat, found.depth, count * span, shared)
     b.lane_pages.append((lane, 0, held[:shared]))
     return seat
 
@@ -187,7 +184,7 @@ def _tell_device(core: Core, b: Builder, seat: Seated, found: Match, in_place: b
         source = int(core.cache.tree.pages(found.node)[-1])
         b.copies.append((source, int(seat.pages[seat.owned]), rows))
         b.lane_pages.append((seat.lane, seat.owned, seat.pages[seat.owned : seat.owned + 1].copy()))
-        decode.set_touched(core, seat, seat.owned + 1)
+        seat.touched = seat.owned + 1
 
 
 def _unseat(core: Core, seat: Seated) -> None:

@@ -5,17 +5,21 @@ Everything that planning changes before launch is journalled here, so that `canc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from k3mem.plan import Plan, Row, Seat
 from k3mem.radix import Kind
 from k3mem.sched.job import Seated
+from k3mem.sched.lanes import Rows
 from k3mem.types import Int32, StateId
 
 EMPTY = np.zeros(0, np.int32)
+NOBODY = Rows(EMPTY)
+PREFILL, DECODE, VERIFY = int(Row.PREFILL), int(Row.DECODE), int(Row.VERIFY)
 
 
 @dataclass(slots=True)
@@ -53,14 +57,19 @@ class Builder:
         self.batches = 0
         self.seats: list[Seat] = []
         self.lane_pages: list[tuple[int, int, Int32]] = []
+        """Runs (lane, first index, pages)."""
+        self.fresh: list[Int32] = []
+        """More of them, as rows (lane, index, page)."""
         self.zero_pages: list[Int32] = []
         self.zero_states: list[int] = []
         self.copies: list[tuple[int, int, int]] = []
         self.restores: list[tuple[int, int]] = []
-        self.lanes = EMPTY
-        """Decode and verify rows: lanes ..."""
+        self.rows = NOBODY
+        """Decode and verify rows ..."""
         self.starts = EMPTY
-        self.windows = EMPTY
+        """... and where they start."""
+        self.tokens = 0
+        """Tokens that all rows so far compute in one step."""
         self.drafts: list[Int32] = []
         """One entry a decode or verify row where any row verifies, else none."""
         self.prefill: list[PrefillRow] = []
@@ -85,64 +94,79 @@ class Builder:
             self.journal.pop()()
 
     @property
+    def lanes(self) -> Int32:
+        """Lanes of the decode and verify rows."""
+        return self.rows.lane
+
+    @property
     def has_rows(self) -> bool:
         return bool(len(self.lanes) or self.prefill)
 
     def finish(self, generations: Int32, page_table: Int32, state_table: Int32, resync: bool) -> Plan:
         """The plan. O(its size)."""
         decode, prefill = len(self.lanes), self.prefill
-        verify = bool(self.drafts)
-        lane, start, length = self.lanes, self.starts, self.windows
-        sample = np.ones(decode + len(prefill), np.bool_)
-        kind = np.full(len(sample), int(Row.DECODE), np.uint8)
-        offsets, tokens = np.zeros(len(sample) + 1, np.int32), EMPTY
+        verify, n = bool(self.drafts), decode + len(self.prefill)
+        lane, start, length = self.lanes, self.starts, self.rows.windows()
+        kind, sample = np.full(n, DECODE, np.uint8), np.ones(n, np.bool_)
+        offsets, tokens = np.zeros(n + 1, np.int32), EMPTY
         if verify:
-            kind[:decode][self.windows > 1] = int(Row.VERIFY)
+            kind[:decode][length > 1] = VERIFY
         if prefill:
             rest = np.array([(r.seat.lane, r.start, r.end - r.start) for r in prefill], np.int32)
-            lane, start, length = (np.concatenate(pair) for pair in zip((lane, start, length), rest.T, strict=True))
+            if decode:
+                lane, start, length = (np.concatenate((a, rest[:, i])) for i, a in enumerate((lane, start, length)))
+            else:
+                lane, start, length = rest.T.copy()
             sample[decode:] = [r.samples for r in prefill]
-            kind[decode:] = int(Row.PREFILL)
+            kind[decode:] = PREFILL
         if verify or prefill:
-            pieces = self.drafts if verify else [EMPTY] * decode
-            pieces = [*pieces, *(r.seat.job.tokens[r.start : r.end] for r in prefill)]
-            np.cumsum([len(p) for p in pieces], out=offsets[1:])
-            tokens = np.concatenate(pieces)
-        rows = [(s.row, s.depth, s.target) for s in self.snapshots]
-        rows += [(decode + i, d, t) for i, r in enumerate(prefill) for d, t, _ in r.targets]
+            pieces = [r.seat.job.tokens[r.start : r.end] for r in prefill]
+            if verify:
+                pieces = [*self.drafts, *pieces]
+                np.cumsum([len(p) for p in pieces], out=offsets[1:])
+            else:
+                np.cumsum(length[decode:], out=offsets[decode + 1 :])
+            tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0].copy()
+        filled: dict[str, Any] = {}
+        if self.moves:
+            filled["moves"] = np.concatenate(self.moves)
+        if self.lane_pages or self.fresh:
+            filled["lane_pages"] = _lane_pages(self.lane_pages, self.fresh)
+        if self.zero_pages:
+            filled["zero_pages"] = np.concatenate(self.zero_pages)
+        for name in ("zero_states", "restores"):
+            if entries := getattr(self, name):
+                filled[name] = np.array(entries, np.int32)
+        if self.copies:
+            filled["page_copies"] = np.array(self.copies, np.int32)
+        snapshots = [(s.row, s.depth, s.target) for s in self.snapshots]
+        snapshots += [(decode + i, d, t) for i, r in enumerate(prefill) for d, t, _ in r.targets]
+        if snapshots:
+            filled["snapshots"] = np.array(snapshots, np.int32)
         return Plan(
-            step=self.step, repeat=self.repeat, resync=resync,
-            moves=_stack(self.moves, 4), page_table=page_table, state_table=state_table,
-            seats=tuple(self.seats), lane_pages=_lane_pages(self.lane_pages),
-            zero_pages=np.concatenate(self.zero_pages) if self.zero_pages else EMPTY,
-            zero_states=np.array(self.zero_states, np.int32) if self.zero_states else EMPTY,
-            page_copies=_table(self.copies, 3), restores=_table(self.restores, 2),
-            kind=kind, lane=lane, generation=generations[lane],
-            start=start, length=length, sample=sample, token_offset=offsets, tokens=tokens,
-            snapshots=_table(rows, 3),
+            step=self.step, repeat=self.repeat, resync=resync, page_table=page_table, state_table=state_table,
+            seats=tuple(self.seats), kind=kind, lane=lane, generation=generations[lane], start=start, length=length,
+            sample=sample, token_offset=offsets, tokens=tokens, **filled,
         )
 
 
-def _table(rows: Sequence[tuple[int, ...]], width: int) -> Int32:
-    return np.array(rows, np.int32) if rows else np.zeros((0, width), np.int32)
-
-
-def _stack(parts: list[Int32], width: int) -> Int32:
-    return np.concatenate(parts) if parts else np.zeros((0, width), np.int32)
-
-
-def _lane_pages(parts: list[tuple[int, int, Int32]]) -> Int32:
-    """Rows (lane, index, page) of runs (lane, first index, pages)."""
-    if not parts:
-        return np.zeros((0, 3), np.int32)
-    if all(len(pages) == 1 for _, _, pages in parts):
-        return np.array([(lane, first, pages[0]) for lane, first, pages in parts], np.int32)
-    out = np.empty((sum(len(p) for _, _, p in parts), 3), np.int32)
+def _lane_pages(runs: list[tuple[int, int, Int32]], fresh: list[Int32]) -> Int32:
+    """Rows (lane, index, page) of runs (lane, first index, pages), and what is rows already."""
+    total = sum(len(pages) for _, _, pages in runs)
+    if not total and len(fresh) == 1:
+        return fresh[0]
+    out = np.empty((total + sum(len(f) for f in fresh), 3), np.int32)
     at = 0
-    for lane, first, pages in parts:
+    for lane, first, pages in runs:
         end = at + len(pages)
-        out[at:end, 0] = lane
-        out[at:end, 1] = np.arange(first, first + len(pages))
-        out[at:end, 2] = pages
+        if end == at + 1:
+            out[at] = lane, first, pages[0]
+        else:
+            out[at:end, 0] = lane
+            out[at:end, 1] = np.arange(first, first + len(pages))
+            out[at:end, 2] = pages
         at = end
+    for rows in fresh:
+        out[at : at + len(rows)] = rows
+        at += len(rows)
     return out

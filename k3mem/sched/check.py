@@ -4,12 +4,14 @@ table, the place in it, and what it should agree with. O(everything)."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
 
 from k3mem.errors import Corrupted
-from k3mem.plan import Row
+from k3mem.plan import PAGE, Row
+from k3mem.sched import suspect
 from k3mem.sched.core import Core
 from k3mem.sched.follow import MAX_SLOTS
 from k3mem.sched.job import Job, Seated
@@ -18,18 +20,32 @@ from k3mem.types import NO_STATE, NodeId
 
 
 def check(core: Core) -> None:
-    """All of it, cheapest first."""
+    """All of it, cheapest first. What concerns every lane is looked at over arrays (`suspect`); only where something is
+    wrong does the rest of this file say what."""
     core.lanes.check()
     check_jobs(core)
     check_flights(core)
-    for seat in core.lanes.taken():
-        check_lane(core, seat)
+    tables = suspect.Tables.of_core(core)
+    for i in np.flatnonzero(suspect.lanes(core, tables)).tolist():
+        _accuse(f"the numbers of lane {tables.seats[i].lane}", check_lane, core, tables.seats[i])
+    for i in np.flatnonzero(suspect.unwritten(core, tables)).tolist():
+        _accuse(f"the numbers of lane {tables.seats[i].lane}", check_touched, core, tables.seats[i])
     core.cache.check()
-    for seat in core.lanes.taken():
-        check_seat(core, seat)
-    check_locks(core)
-    check_pages(core)
-    check_states(core)
+    first, locks = suspect.places(core, tables)
+    if first < len(tables.seats):
+        _accuse(f"the place of lane {tables.seats[first].lane} in the tree", check_seat, core, tables.seats[first])
+    if suspect.locks(core, tables, locks):
+        _accuse("locks", check_locks, core)
+    if suspect.pages(core, tables):
+        _accuse("references to pages", check_pages, core)
+    if suspect.states(core, tables, core.cache.tree.walk()):
+        _accuse("owners of states", check_states, core)
+
+
+def _accuse(what: str, named: Callable[..., None], *about: object) -> NoReturn:
+    """Something is wrong with this: say what."""
+    named(*about)
+    raise Corrupted(f"{what}: two ways to look at it disagree; report this with the engine's recent plans")
 
 
 def _fail(what: str, value: object, expected: object) -> NoReturn:
@@ -44,26 +60,33 @@ def _same(what: str, value: object, expected: object) -> None:
 def check_jobs(core: Core) -> None:
     """A job waits or holds one lane; the queue is in order of rank."""
     queued = list(core.queue)
-    seats = core.lanes.taken()
-    places = Counter(id(job) for job in [*queued, *(seat.job for seat in seats)])
+    seated = [seat.job for seat in core.lanes.taken()]
+    places = Counter(map(id, [*queued, *seated]))
+    admissions = []
     for key, job in core.jobs.items():
-        _same(f"jobs[{key!r}].request.id", job.request.id, key)
         if places[id(job)] != 1:
             _fail(f"jobs[{key!r}]: places in queue and lanes", places[id(job)], 1)
-        _check_job(job)
-    for job in [*queued, *(seat.job for seat in seats)]:
+        request, prompt, limit = job.request, job.prompt, job.limit
+        if request.id != key or prompt != len(request.prompt) or limit != prompt + request.max_new_tokens \
+                or not prompt <= job.count <= min(limit, len(job.tokens)):
+            _same(f"jobs[{key!r}].request.id", request.id, key)
+            _check_job(job)
+        if job.serial >= core.serial:
+            _fail("serial", core.serial, f"above {job.serial} of job {key!r}")
+        if job.admission is not None:
+            admissions.append(job.admission)
+    for job in (*queued, *seated):
         if core.jobs.get(job.request.id) is not job:
             _fail(f"jobs.get({job.request.id!r})", core.jobs.get(job.request.id), "the job in the queue or on a lane")
     ranks = [job.rank for job in queued]
     _same("queue: ranks", ranks, sorted(ranks))
     if any(job.reason is not None for job in queued):
         _fail("queue: ids of ended jobs", [job.request.id for job in queued if job.reason is not None], "empty")
-    if any(job.serial >= core.serial for job in core.jobs.values()):
-        _fail("serial", core.serial, f"above {max(job.serial for job in core.jobs.values())}")
-    admissions = [job.admission for job in core.jobs.values() if job.admission is not None]
+    for wrong in core.queue.check():
+        raise Corrupted(f"queue: {wrong}; report this with the engine's recent plans")
     if len(set(admissions)) < len(admissions) or max(admissions, default=-1) >= core.admissions:
         _fail("jobs: admissions", sorted(admissions), f"distinct and below {core.admissions}")
-    if any(seat.job.admission is None for seat in seats):
+    if any(job.admission is None for job in seated):
         _fail("jobs: admissions of those on a lane", None, "a number each")
 
 
@@ -81,17 +104,19 @@ def check_flights(core: Core) -> None:
     for flight in reversed(core.flights):
         _same("flights: last step", flight.plan.step + flight.plan.repeat - 1, step)
         step = flight.plan.step - 1
-    rows = Counter(lane for flight in core.flights for lane in flight.plan.lane.tolist())
-    for lane, count in enumerate(core.lanes.inflight.tolist()):
-        _same(f"lanes.inflight[{lane}]", count, rows[lane])
+    rows = np.zeros(len(core.lanes), np.int64)
+    for flight in core.flights:
+        np.add.at(rows, flight.plan.lane, 1)
+    for lane in np.flatnonzero(rows != core.lanes.inflight).tolist():
+        _same(f"lanes.inflight[{lane}]", int(core.lanes.inflight[lane]), int(rows[lane]))
 
 
 def check_lane(core: Core, seat: Seated) -> None:
     """One lane's numbers against its seat and its rows in flight."""
     lanes, lane, job = core.lanes, seat.lane, seat.job
+    _same(f"lanes.rank[{lane}]", tuple(lanes.rank[lane].tolist()), seat.rank)
     _same(f"lanes.limit[{lane}]", int(lanes.limit[lane]), job.limit)
     _same(f"lanes.covered[{lane}]", int(lanes.covered[lane]), seat.page_count * core.span)
-    _same(f"lanes.touched[{lane}]", int(lanes.touched[lane]), seat.touched)
     sampled = sum(
         int(flight.plan.length[i]) * flight.plan.repeat if flight.plan.kind[i] != Row.PREFILL else 1
         for flight in core.flights for i in np.flatnonzero((flight.plan.lane == lane) & flight.plan.sample)
@@ -103,11 +128,22 @@ def check_lane(core: Core, seat: Seated) -> None:
     _same(f"lanes.phase[{lane}]", int(lanes.phase[lane]), int(phase))
     _same(f"ending: whether lane {lane} is in it", lane in core.ending, seat.end is not None)
     if not -(-expected // core.span) <= seat.touched <= seat.page_count <= len(seat.pages):
-        _fail(f"lane {lane}: seat.touched", seat.touched, f"in {-(-expected // core.span)}..{seat.page_count}")
+        _fail(f"lane {lane}: lanes.touched", seat.touched, f"in {-(-expected // core.span)}..{seat.page_count}")
     if seat.target > job.count or seat.prefilled > seat.target:
         _fail(f"lane {lane}: seat.target", seat.target, f"in {seat.prefilled}..{job.count}")
     if lanes.last_step[lane] > core.step:
         _fail(f"lanes.last_step[{lane}]", int(lanes.last_step[lane]), f"at most {core.step}")
+
+
+def check_touched(core: Core, seat: Seated) -> None:
+    """Pages of a list below `touched` were written to, those from there on were not."""
+    told = {int(page) for _, _, pages in core.open.lane_pages for page in pages} if core.open is not None else set()
+    told |= {page for rows in core.open.fresh for page in rows[:, 2].tolist()} if core.open is not None else set()
+    for index, page in enumerate(seat.pages[seat.owned : seat.page_count].tolist(), seat.owned):
+        fresh = bool(core.reserved[PAGE].get(np.array([page], np.int32))[0]) and page not in told
+        if fresh != (index >= seat.touched):
+            _fail(f"lanes.touched[{seat.lane}]", seat.touched, f"{'at most' if fresh else 'above'} {index}, where page "
+                  f"{page} stands")
 
 
 def check_seat(core: Core, seat: Seated) -> None:

@@ -9,13 +9,15 @@ import numpy as np
 from k3mem.errors import Corrupted
 from k3mem.plan import Done, Plan, Result
 from k3mem.radix import Kind
-from k3mem.request import Output
+from k3mem.request import Output, Outputs
 from k3mem.sched import close
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Seated
-from k3mem.types import Int32
+from k3mem.types import Int32, UInt8
 
 LAST_DONE = int(max(Done))
+LOUD = 255
+"""In place of a row's `Done`: its lane needs a look, whatever the device says."""
 REASONS = {int(Done.STOP): "stop", int(Done.LENGTH): "length"}
 
 
@@ -28,51 +30,40 @@ class Stop(NamedTuple):
     """For the event log."""
 
 
-def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
-    """Book a step's result; what each request got. O(rows + snapshots).
+def commit(core: Core, flight: Flight, result: Result) -> Outputs:
+    """Book a step's result; what each request got. O(rows + tokens + snapshots) in one pass in C; in Python only what
+    lanes that end, drain, or have a stop function need.
 
     Order: the callers' stop functions, whatever they do, before anything is booked; then tokens (a snapshot's path
     needs them), snapshots that were written, lanes that end.
     """
     plan, lanes, metrics = flight.plan, core.lanes, core.metrics
     _same_step(plan, result)
-    _plausible(flight, result)
-    stops = _ask_stops(core, plan, result) if core.stopping else {}
+    accepted, done, tokens = _plausible(core, flight, result)
+    stops = _ask_stops(core, plan, result) if lanes.stoppers else {}
     core.failures = 0
-    outputs, core.outputs = core.outputs, []
-    lanes.inflight[plan.lane] -= 1
-    decode = len(flight.decode_lanes)
-    lanes.launched[flight.decode_lanes] -= flight.windows * plan.repeat - result.accepted[:decode]
+    ends, core.outputs = core.outputs, []
+    loud = done
+    if stops:
+        loud = done.copy()
+        loud[[lane in stops for lane in plan.lane.tolist()]] = LOUD
+    ids = lanes.ids[plan.lane]
+    booked = lanes.commit(flight.rows, plan.lane, accepted, loud, plan.sample, tokens)
     times = result.times.tolist()
-    first, tokens, seats = times[0] if times else None, result.tokens.tolist(), lanes.seats
-    end = quiet = 0
-    rows = zip(plan.lane.tolist(), result.accepted.tolist(), result.done.tolist(), strict=True)
-    for row, (lane, accepted, done) in enumerate(rows):
-        start, end = end, end + accepted
-        seat = seats[lane] or lanes.seat(lane)
-        if not accepted:
-            metrics.overruns += row < decode or bool(plan.sample[row])
-        elif done or stops or seat.end is not None:
-            out = _book(core, seat, result.tokens[start:end], done, stops.get(lane), times)
-            if out is not None:
-                outputs.append(out)
-        else:  # what most rows are: tokens, and the request goes on
-            job, new = seat.job, tokens[start:end]
-            if accepted == 1 and job.count < len(job.tokens):
-                job.tokens[job.count] = new[0]
-                job.count += 1
-            else:
-                job.append(result.tokens[start:end])
-            quiet += accepted
-            last = times[min(accepted, len(times)) - 1] if times else None
-            outputs.append(Output(job.request.id, new, False, None, None, first, last))
-    metrics.output_tokens += quiet
-    for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
-        _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
+    outputs = Outputs(ends, ids, accepted, tokens, times)
+    behind = np.cumsum(accepted) if booked.loud else accepted
+    for row in booked.loud:
+        lane, end = int(plan.lane[row]), int(behind[row])
+        new = tokens[end - int(accepted[row]) : end]
+        outputs.put(row, _book(core, lanes.seat(lane), new, int(done[row]), stops.get(lane), times))
+    metrics.output_tokens += booked.quiet
+    metrics.overruns += booked.overruns
+    if len(plan.snapshots):
+        for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
+            _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
     if core.ending:
-        for lane in plan.lane.tolist():
-            if lane in core.ending:
-                close.settle(core, lanes.seat(lane))
+        for lane in [lane for lane in plan.lane.tolist() if lane in core.ending]:
+            close.settle(core, lanes.seat(lane))
     metrics.rows += len(plan.kind) * plan.repeat
     metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
@@ -86,24 +77,23 @@ def _same_step(plan: Plan, result: Result) -> None:
                         "generations differ; check the executor")
 
 
-def _plausible(flight: Flight, result: Result) -> None:
-    """A result has the plan's shape, and no row commits more than it may. Nothing was booked yet."""
-    plan, accepted, decode = flight.plan, result.accepted, len(flight.decode_lanes)
-    n = len(plan.kind)
-    if len(accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
+def _plausible(core: Core, flight: Flight, result: Result) -> tuple[Int32, UInt8, Int32]:
+    """(accepted, done, tokens) of a result that has the plan's shape, and in which no row commits more than it may.
+    They are ours: the executor may use its arrays again. Nothing was booked yet. O(rows + tokens)."""
+    plan, n = flight.plan, len(flight.plan.kind)
+    if len(result.accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
         raise Corrupted(f"the result of step {result.step} has not one entry a row and a snapshot; check the executor")
-    counts = accepted.tolist()
-    right = bool((accepted[:decode] <= flight.windows * plan.repeat).all())
-    right = right and (decode == n or bool((accepted[decode:] <= plan.sample[decode:]).all()))
-    if not right or min(counts, default=0) < 0 or sum(counts) != len(result.tokens):
+    accepted, done = np.array(result.accepted, np.int32), np.array(result.done, np.uint8)
+    if not core.lanes.judge(flight.rows, accepted, done, plan.sample, len(result.tokens), LAST_DONE):
+        if max(result.done.tolist(), default=0) > LAST_DONE:
+            raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` "
+                            "is; check the executor")
         raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
-                        f"{accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
-    if max(result.done.tolist(), default=0) > LAST_DONE:
-        raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` is; "
-                        "check the executor")
-    if len(result.written) and not result.written[plan.snapshots[:, 0] >= decode].all():
+                        f"{result.accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
+    if len(result.written) and not result.written[plan.snapshots[:, 0] >= len(flight.rows)].all():
         raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
                         "executor")
+    return accepted, done, np.array(result.tokens, np.int32)
 
 
 def _ask_stops(core: Core, plan: Plan, result: Result) -> dict[int, Stop]:
@@ -113,6 +103,8 @@ def _ask_stops(core: Core, plan: Plan, result: Result) -> dict[int, Stop]:
     out: dict[int, Stop] = {}
     ends = np.cumsum(result.accepted).tolist()
     for lane, accepted, end in zip(plan.lane.tolist(), result.accepted.tolist(), ends, strict=True):
+        if lane not in core.lanes.stoppers:
+            continue
         seat = core.lanes.seat(lane)
         stop = seat.job.request.stop
         if stop is None or not accepted or seat.end in (End.FINISH, End.ABORT):

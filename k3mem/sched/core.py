@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from sortedcontainers import SortedKeyList
 
 from k3mem.executor import Capabilities, Ticket
 from k3mem.metrics import Metrics
@@ -18,9 +17,10 @@ from k3mem.policy import Policy
 from k3mem.request import Output
 from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
-from k3mem.sched.job import Job, Rank, Seated
-from k3mem.sched.lanes import Lanes
+from k3mem.sched.job import Job, Seated
+from k3mem.sched.lanes import Lanes, Rows
 from k3mem.sched.pins import Pins
+from k3mem.sched.queue import Queue
 from k3mem.shape import Shape
 from k3mem.types import Bool, Int32
 
@@ -43,8 +43,8 @@ class Flight:
 
     plan: Plan
     ticket: Ticket
-    decode_lanes: Int32
-    windows: Int32
+    rows: Rows
+    """Its decode and verify rows."""
     prefill: list[PrefillRow]
     snapshots: list[Snapshot]
     written: list[tuple[Int32, int]]
@@ -64,11 +64,11 @@ class Core:
     capabilities: Capabilities
     clock: Callable[[], float]
     pins: Pins
+    queue: Queue
+    """Waiting jobs by rank."""
     drafter: Drafter | None = None
     window: int = 1
     """Largest VERIFY window (1 + drafts)."""
-    queue: SortedKeyList = field(default_factory=lambda: SortedKeyList(key=_rank))
-    """Waiting jobs by rank."""
     jobs: dict[Hashable, Job] = field(default_factory=dict)
     """All jobs that wait or hold a lane, by request id."""
     ending: set[int] = field(default_factory=set)
@@ -96,10 +96,10 @@ class Core:
     """Failed steps since the last commit."""
     waits_for: str = "nothing"
     """Why the last call of plan() returned None."""
+    priorities: set[int] = field(default_factory=set)
+    """All that requests had so far."""
     timed: bool = False
     """Whether any request had a deadline."""
-    stopping: bool = False
-    """Whether any request had a stop function."""
     stalls: int = 0
     """Empty plans in a row while requests wait and nothing is in flight."""
     blocked: bool = False
@@ -146,7 +146,3 @@ class Flags:
         except IndexError:
             found = np.array([0 <= i < len(self._of) and self._of[i] for i in ids.tolist()], np.bool_)
         return found
-
-
-def _rank(job: Job) -> Rank:
-    return job.rank

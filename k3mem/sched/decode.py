@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -14,32 +15,67 @@ from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
 from k3mem.sched.core import Core, Drafter
 from k3mem.sched.job import Job, Seated, read_only
-from k3mem.sched.lanes import Phase
+from k3mem.sched.lanes import Needs, Rows
 from k3mem.types import Bool, Int32
 
 EMPTY = np.zeros(0, np.int32)
 
 
 def add_rows(core: Core, b: Builder) -> None:
-    """Rows for every lane that decodes and may go on, best ranks first where the budget is short."""
+    """Rows for every lane that decodes and may go on, best ranks first where the budget is short. O(lanes)."""
     lanes = core.lanes
-    ready = (lanes.phase == Phase.DECODE) & (lanes.launched + 1 < lanes.limit)
-    if core.drafter is not None:
-        ready &= lanes.inflight == 0
-    chosen = np.flatnonzero(ready).astype(np.int32)
+    chosen, starts = lanes.ready(core.drafter is not None)
     if not len(chosen):
         return
     if len(chosen) > core.policy.token_budget:
         ranked = sorted(chosen.tolist(), key=lambda lane: lanes.seat(lane).rank)
         chosen = np.array(sorted(ranked[: core.policy.token_budget]), np.int32)
+        starts = lanes.launched[chosen]
     drafts = _drafts(core, chosen)
-    windows = np.array([1 + len(d) for d in drafts], np.int32) if drafts else np.ones(len(chosen), np.int32)
-    keep = _cover(core, b, chosen, windows)
-    if not keep.all():
-        chosen, windows = chosen[keep], windows[keep]
+    if drafts and not any(len(d) for d in drafts):
+        drafts = []
+    rows = Rows(chosen, np.array([1 + len(d) for d in drafts], np.int32) if drafts else None)
+    keep = _cover(core, b, rows)
+    if keep is not None:
         drafts = [d for d, k in zip(drafts, keep.tolist(), strict=True) if k] if drafts else drafts
-    b.lanes, b.windows, b.starts = chosen, windows, lanes.launched[chosen]
-    b.drafts = drafts if len(chosen) and windows.max() > 1 else []
+        rows, starts = Rows(chosen[keep], None if rows.window is None else rows.window[keep]), starts[keep]
+        needs = lanes.survey(rows)
+        touch_rows(core, b, rows, needs)
+    b.rows, b.starts = rows, starts
+    b.tokens += len(rows) + sum(len(d) for d in drafts)
+    b.drafts = drafts if any(len(d) for d in drafts) else []
+
+
+def _cover(core: Core, b: Builder, rows: Rows) -> Bool | None:
+    """Give each row the pages that it needs, and touch them. Where some must wait, that is all that happens: which rows
+    may run. Retracts the last rank when stuck."""
+    lanes = core.lanes
+    needs = lanes.survey(rows)
+    if len(needs.row):
+        got = room.take(core, b, needs.pages, 0)
+        if got is None:
+            return _cover_by_rank(core, b, rows, needs)
+        give_rows(core, b, rows, needs, got[0])
+    touch_rows(core, b, rows, needs)
+    return None
+
+
+def give_rows(core: Core, b: Builder, rows: Rows, needs: Needs, pages: Int32) -> None:
+    """Pages for rows that lack some, best ranks first; taken back on cancel. O(pages)."""
+    core.lanes.give(rows, needs.row, needs.need, pages)
+    b.journal.append(lambda: core.lanes.take_back(rows, needs.row, needs.need))
+
+
+def touch_rows(core: Core, b: Builder, rows: Rows, needs: Needs) -> None:
+    """Hand the pages that these rows are the first to write to their lanes, and zero those that no row overwrites
+    whole. Rows of several steps overwrite none: they may end early. O(rows)."""
+    if not needs.fresh:
+        return
+    fresh, zero = core.lanes.touch(rows, needs.fresh)
+    b.fresh.append(fresh)
+    if len(zero):
+        b.zero_pages.append(zero)
+    b.journal.append(lambda: core.lanes.untouch(fresh))
 
 
 def _drafts(core: Core, chosen: Int32) -> list[Int32]:
@@ -75,30 +111,12 @@ def _draft(core: Core, drafter: Drafter, job: Job, most: int) -> Int32:
     return guess.astype(np.int32)
 
 
-def _cover(core: Core, b: Builder, chosen: Int32, windows: Int32) -> Bool:
-    """Give each lane the pages for its row; False for lanes that must wait. Retracts the last rank when stuck."""
-    lanes, span = core.lanes, core.span
-    ends = lanes.launched[chosen] + windows
-    keep = np.ones(len(chosen), np.bool_)
-    short = np.flatnonzero(ends > lanes.covered[chosen])
-    if len(short):
-        order = sorted(short.tolist(), key=lambda i: lanes.seat(int(chosen[i])).rank)
-        needs = [-(-int(ends[i]) // span) - int(lanes.covered[chosen[i]]) // span for i in order]
-        got = room.take(core, b, sum(needs), 0, room.Evict.NOTHING)
-        if got is None:
-            _cover_by_rank(core, b, chosen, order, needs, keep)
-        else:
-            parts = np.split(got[0], np.cumsum(needs)[:-1])
-            for i, pages in zip(order, parts, strict=True):
-                give(core, b, lanes.seat(int(chosen[i])), pages)
-    touch_decode(core, b, chosen[keep], ends[keep], lanes.launched[chosen[keep]])
-    return keep
-
-
-def _cover_by_rank(core: Core, b: Builder, chosen: Int32, order: list[int], needs: list[int], keep: Bool) -> None:
-    """Pages for the rows `order`, best ranks first, where something must give way; `keep` is cleared for the rest."""
-    seats = [core.lanes.seat(lane) for lane in chosen.tolist()]
-    for at, (i, pages) in enumerate(zip(order, needs, strict=True)):
+def _cover_by_rank(core: Core, b: Builder, rows: Rows, needs: Needs) -> Bool:
+    """Pages for rows that lack some, best ranks first, where something must give way; False for rows that wait."""
+    keep = np.ones(len(rows), np.bool_)
+    seats = [core.lanes.seat(lane) for lane in rows.lane.tolist()]
+    order = needs.row.tolist()
+    for at, (i, pages) in enumerate(zip(order, needs.need.tolist(), strict=True)):
         seat = seats[i]
         if seat.end is not None:
             continue
@@ -110,14 +128,14 @@ def _cover_by_rank(core: Core, b: Builder, chosen: Int32, order: list[int], need
             break
         give(core, b, seat, got[0])
     keep &= np.array([seat.end is None for seat in seats])
+    return keep
 
 
 def retract_last(core: Core, needy: Seated) -> bool:
     """Retract the running request of the last rank; False when only `needy` is left. One without rows in flight
     leaves at once, so that its bytes count already."""
-    running = [s for s in core.lanes.taken() if s.end is None]
-    victim = max(running, key=lambda s: s.rank)
-    if victim is needy or len(running) < 2:
+    victim = core.lanes.last()
+    if victim is needy or victim is None:
         return False
     retract(core, victim)
     return True
@@ -126,35 +144,18 @@ def retract_last(core: Core, needy: Seated) -> bool:
 def give(core: Core, b: Builder, seat: Seated, pages: Int32) -> None:
     """Append pages to a seat's list; taken back on cancel."""
     first, count = seat.page_count, seat.page_count + len(pages)
-    if count > len(seat.pages):
-        grown = np.empty(max(count, 2 * len(seat.pages)), np.int32)
-        grown[:first] = seat.pages[:first]
-        seat.pages = grown
     seat.pages[first:count] = pages
-    seat.page_count = count
-    core.lanes.covered[seat.lane] = count * core.span
 
-    def back() -> None:
-        seat.page_count = first
-        core.lanes.covered[seat.lane] = first * core.span
+    def hold(count: int) -> None:
+        seat.page_count = count
+        core.lanes.covered[seat.lane] = count * core.span
 
-    b.journal.append(back)
-
-
-def touch_decode(core: Core, b: Builder, chosen: Int32, ends: Int32, starts: Int32 | None = None) -> None:
-    """Zero the pages that these rows are the first to write. With `starts`, single rows [start, end): a page inside is
-    overwritten whole (a row of a lane that has ended writes nothing, but nobody reads that lane's pages any more)."""
-    span = core.span
-    last = (ends - 1) // span
-    fresh = core.lanes.touched[chosen] <= last
-    for i in np.flatnonzero(fresh).tolist():
-        seat = core.lanes.seat(int(chosen[i]))
-        whole = (0, 0) if starts is None else (-(-int(starts[i]) // span), int(ends[i]) // span)
-        touch(core, b, seat, int(last[i]) + 1, whole)
+    hold(count)
+    b.journal.append(lambda: hold(first))
 
 
 def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int] = (0, 0)) -> None:
-    """Pages [seat.touched, end) are written for the first time: hand them to the lane, and zero those that the row
+    """A prefill row writes pages [seat.touched, end) for the first time: hand them to the lane, and zero those that it
     does not overwrite whole (`whole`: page range that it does)."""
     before = seat.touched
     if end <= before:
@@ -166,20 +167,15 @@ def touch(core: Core, b: Builder, seat: Seated, end: int, whole: tuple[int, int]
         b.zero_pages.append(pages)
     elif high - low < end - before:
         b.zero_pages += [pages[: low - before], pages[high - before :]]
-    set_touched(core, seat, end)
-    b.journal.append(lambda: set_touched(core, seat, before))
-
-
-def set_touched(core: Core, seat: Seated, count: int) -> None:
-    seat.touched = count
-    core.lanes.touched[seat.lane] = count
+    seat.touched = end
+    b.journal.append(partial(setattr, seat, "touched", before))
 
 
 def add_snapshots(core: Core, b: Builder) -> None:
     """Conditional targets for decode and verify rows that may pass an anchor. No room: skipped and counted."""
     if not len(b.lanes) or decode_anchor(core, 0) is None:
         return
-    starts, windows = b.starts.tolist(), b.windows.tolist()
+    starts, windows = b.starts.tolist(), b.rows.windows().tolist()
     for row, lane in enumerate(b.lanes.tolist()):
         seat = core.lanes.seat(lane)
         extra = seat.extra

@@ -9,7 +9,6 @@ from k3mem.plan import PAGE, STATE, Plan
 from k3mem.request import Output
 from k3mem.sched import close
 from k3mem.sched.core import Core, Flight
-from k3mem.sched.decode import set_touched
 from k3mem.sched.job import End, Seated
 from k3mem.types import Bool, Int32
 
@@ -89,7 +88,7 @@ def _damage(core: Core, failed: list[Flight], effect: Effect) -> tuple[Int32, Bo
             if len(pages):
                 rows[pages[0]] = min(int(rows[pages[0]]), first)
         for lane, start, window in zip(
-                flight.decode_lanes.tolist(), plan.start.tolist(), flight.windows.tolist(), strict=False):
+                flight.rows.lane.tolist(), plan.start.tolist(), flight.rows.windows().tolist(), strict=False):
             _damage_decode(core, core.lanes.seat(lane), stood[lane], start + window * plan.repeat, rows)
         for lane in plan.lane.tolist():
             state = core.lanes.seat(lane).state
@@ -133,7 +132,7 @@ def _forget_damage(core: Core, seat: Seated, rows: Int32, states: Bool) -> None:
     used = -(-int(core.lanes.launched[seat.lane]) // core.span)
     if (rows[seat.pages[used : seat.touched]] < INTACT).any():
         core.reserved[PAGE].set(seat.pages[used : seat.touched], True)
-        set_touched(core, seat, max(used, seat.owned))
+        seat.touched = max(used, seat.owned)
     if seat.extra.latest is not None and states[seat.extra.latest]:
         core.cache.arena.free_states(np.array([seat.extra.donate()[0]], np.int32))
 

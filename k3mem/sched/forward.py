@@ -12,7 +12,7 @@ from k3mem.sched import decode, room
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder
 from k3mem.sched.core import Core
-from k3mem.sched.lanes import Phase
+from k3mem.sched.lanes import Needs, Phase, Rows
 from k3mem.types import Int32, Int64
 
 MOST = 1 << 14
@@ -31,14 +31,12 @@ def extend(core: Core, b: Builder) -> None:
     could be admitted, no lane that ends before the last of them, and pages for all without evicting or moving."""
     if core.forward is None or not _uniform(core, b):
         return
-    lanes = core.lanes
-    chosen = b.lanes
-    most = min(MOST, int((lanes.limit[chosen] - 1 - lanes.launched[chosen]).min()))
+    lanes, chosen = core.lanes, b.lanes
+    most = min(MOST, int((lanes.limit[chosen] - lanes.launched[chosen]).min()) - 1)
     if most <= 1:
         return
     most = core.forward(_sketch(core, b), most, core.until, core.policy.steps_in_flight)
-    most = _cover(core, b, most)
-    b.repeat = max(1, most)
+    b.repeat = _cover(core, b, max(1, most))
 
 
 def _uniform(core: Core, b: Builder) -> bool:
@@ -58,7 +56,7 @@ def _uniform(core: Core, b: Builder) -> bool:
     decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
     if decoding != len(b.lanes) or lanes.running != decoding:
         return False
-    return not (lanes.watching and lanes.watched[b.lanes].any())
+    return not lanes.watched[b.lanes].any()
 
 
 def _has_holes(core: Core) -> bool:
@@ -72,37 +70,35 @@ def _sketch(core: Core, b: Builder) -> Plan:
     return Plan(
         step=b.step, moves=np.concatenate(b.moves) if b.moves else np.zeros((0, 4), np.int32),
         kind=np.full(n, Row.DECODE, np.uint8), lane=b.lanes, generation=core.lanes.generation[b.lanes],
-        start=b.starts, length=b.windows, sample=np.ones(n, np.bool_), token_offset=np.zeros(n + 1, np.int32),
+        start=b.starts, length=b.rows.windows(), sample=np.ones(n, np.bool_), token_offset=np.zeros(n + 1, np.int32),
     )
 
 
 def _cover(core: Core, b: Builder, steps: int) -> int:
     """Pages for `steps` decode steps, taken in the order in which single steps would take them; fewer steps when
-    they do not all fit as things stand."""
+    they do not all fit as things stand. The plan's rows stand for so many steps then."""
     lanes, span, arena = core.lanes, core.span, core.cache.arena
-    chosen = b.lanes
-    free = lanes.covered[chosen] - lanes.launched[chosen]  # steps until each lane needs its next page
-    pages = np.maximum(0, -(-(steps - free) // span))
-    if arena.fits(int(pages.sum()), 0) != Fit.NOW:
-        steps = max(1, int(free.min()))
-        pages[:] = 0
-    if pages.any():
-        order = _boundaries(core, b, pages, free)
-        got = room.take(core, b, len(order), 0, room.Evict.NOTHING)
+    rows = Rows(b.lanes, steps=steps)
+    needs = lanes.survey(rows)
+    if needs.pages and arena.fits(needs.pages, 0) != Fit.NOW:
+        steps = max(1, int((lanes.covered[b.lanes] - lanes.launched[b.lanes]).min()))
+        rows = Rows(b.lanes, steps=steps)
+        needs = lanes.survey(rows)
+    if needs.pages:
+        got = room.take(core, b, needs.pages, 0, room.Evict.NOTHING)
         assert got is not None
-        for i in np.flatnonzero(pages).tolist():
-            decode.give(core, b, lanes.seat(int(chosen[i])), got[0][order == i])
-    decode.touch_decode(core, b, chosen, lanes.launched[chosen] + steps)
+        free = (lanes.covered[b.lanes] - lanes.launched[b.lanes])[needs.row]
+        decode.give_rows(core, b, rows, needs, got[0][_turns(needs, free, span)])
+    b.rows = rows
+    decode.touch_rows(core, b, rows, needs)
     return steps
 
 
-def _boundaries(core: Core, b: Builder, pages: Int32, free: Int32) -> Int64:
-    """Row index of each page to take, by the step that needs it, then by rank."""
-    ranks = np.empty(len(pages), np.int64)
-    order = sorted(range(len(pages)), key=lambda i: core.lanes.seat(int(b.lanes[i])).rank)
-    ranks[order] = np.arange(len(order))
-    rows = np.repeat(np.arange(len(pages)), pages)
-    nth = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
-    when = free[rows] + nth * core.span
-    out: Int64 = rows[np.lexsort((ranks[rows], when))]
-    return out
+def _turns(needs: Needs, free: Int32, span: int) -> Int64:
+    """Which of the pages each lane gets, lane after lane, when single steps would take them one by one: by the step
+    that needs a page, then by rank. `free`: steps until each lane needs its first one."""
+    rank = np.repeat(np.arange(len(needs.need)), needs.need)
+    nth = np.arange(len(rank)) - np.repeat(np.cumsum(needs.need) - needs.need, needs.need)
+    turns = np.empty(len(rank), np.int64)
+    turns[np.lexsort((rank, free[rank] + nth * span))] = np.arange(len(rank))
+    return turns

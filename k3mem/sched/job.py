@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -10,11 +10,25 @@ import numpy as np
 from k3mem.pool import ExtraBuffer
 from k3mem.radix import Kind
 from k3mem.request import Hit, Request
-from k3mem.types import NO_NODE, NO_STATE, Int32, Lane, NodeId, ScopeId, StateId
+from k3mem.types import NO_NODE, NO_STATE, Int32, Int64, Lane, NodeId, ScopeId, StateId
+
+ADDRESS, CAPACITY, COUNT = range(3)
+"""Words of a list in the lanes' tables (`k3_list`)."""
 
 Rank = tuple[int, int, int]
 """(-priority, 0, number of first admission), or before that (-priority, 1, number of submission): the smallest goes
 first and is retracted last."""
+
+
+def listed(array: Int32, count: int) -> Int64:
+    """[3] words of a list whose items are the first `count` of an array that stays where it is."""
+    return np.array((address_of(array), len(array), count), np.int64)
+
+
+def address_of(array: Int32) -> int:
+    """Where an array's items lie."""
+    at: int = array.__array_interface__["data"][0]
+    return at
 
 
 class End(IntEnum):
@@ -35,7 +49,8 @@ class Job:
     serial: int
     """Order of submission."""
     tokens: Int32
-    count: int
+    known: InitVar[int]
+    """`count` to begin with."""
     prompt: int
     limit: int
     """Committed depth at which it ends."""
@@ -48,6 +63,27 @@ class Job:
     admission: int | None = None
     """Order of first admission; a retracted job keeps it, and with it its rank. Never changes while the job is in the
     queue, which is sorted by rank."""
+    opening: bytes | None = None
+    """The first tokens, as many as the grid, where more are known; as of its last entry into the queue."""
+    shared: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(lane, generation) of a running prompt -> deepest grid depth that it has in common with this one, which waits."""
+    text: Int64 = field(init=False)
+    """[3] where `tokens` lie, and `count`: the job's own, or its lane's row of `Lanes.text` while it has one."""
+    at: int = field(init=False)
+    """Where `tokens` lie."""
+
+    def __post_init__(self, known: int) -> None:
+        self.text = listed(self.tokens, known)
+        self.at = int(self.text[ADDRESS])
+
+    @property
+    def count(self) -> int:
+        """Tokens known."""
+        return int(self.text[COUNT])
+
+    @count.setter
+    def count(self, value: int) -> None:
+        self.text[COUNT] = value
 
     @property
     def rank(self) -> Rank:
@@ -70,6 +106,8 @@ class Job:
             grown = np.empty(min(max(end, 2 * len(self.tokens), 256), max(self.limit, end)), np.int32)
             grown[: self.count] = self.tokens[: self.count]
             self.tokens = grown
+            self.at = address_of(grown)
+            self.text[:COUNT] = self.at, len(grown)
         self.tokens[self.count : end] = new
         return end
 
@@ -82,7 +120,7 @@ def read_only(view: Int32) -> Int32:
 
 @dataclass(slots=True, eq=False)
 class Seated:
-    """A job on a lane: what it owns and how far its launched rows go. Hot per-lane numbers live in `Lanes`."""
+    """A job on a lane: what it owns and how far its launched rows go. What every step needs lives in `Lanes`."""
 
     job: Job
     lane: Lane
@@ -94,11 +132,11 @@ class Seated:
     """Deepest tree node used: locked by this seat."""
     node_depth: int
     pages: Int32
-    """Page list; entries below `owned` belong to the tree (this seat's lock keeps them), the rest to this seat."""
-    page_count: int
+    """Page list, [pages up to the job's limit]; entries below `owned` belong to the tree (this seat's lock keeps them),
+    those from there to `page_count` to this seat."""
+    held: Int64
+    """[3] where `pages` lie, and `page_count`: the lane's row of `Lanes.held`."""
     owned: int
-    touched: int
-    """Pages below this index hold nothing of earlier tenants: zeroed, copied or written whole."""
     prefilled: int
     """Absorbed depth after its launched prefill rows; `target` from then on."""
     anchors: dict[int, Kind] = field(default_factory=dict)
@@ -109,6 +147,31 @@ class Seated:
     lent: Rank | None = None
     """Best rank among the followers of this seat, when they were last judged."""
     end: End | None = None
+    first: Int32 = field(default_factory=lambda: np.zeros(1, np.int32))
+    """[1] `touched`: the lane's word of `Lanes.touched`."""
+    at: int = field(init=False)
+    """Where `pages` lie."""
+
+    def __post_init__(self) -> None:
+        self.at = int(self.held[ADDRESS])
+
+    @property
+    def page_count(self) -> int:
+        """Pages in the list."""
+        return int(self.held[COUNT])
+
+    @page_count.setter
+    def page_count(self, value: int) -> None:
+        self.held[COUNT] = value
+
+    @property
+    def touched(self) -> int:
+        """Pages below this index hold nothing of earlier tenants: zeroed, copied or written whole."""
+        return int(self.first[0])
+
+    @touched.setter
+    def touched(self, value: int) -> None:
+        self.first[0] = value
 
     @property
     def rank(self) -> Rank:

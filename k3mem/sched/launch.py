@@ -29,10 +29,8 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
         metrics.events["move"] += len(plan.moves)
     moves.written(core, plan)
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
-    flight = Flight(plan, ticket, b.lanes, b.windows, b.prefill, b.snapshots, _written(core, b), _ends_lane(core, b))
-    lanes.inflight[plan.lane] += 1
-    lanes.launched[b.lanes] += b.windows * plan.repeat
-    lanes.last_step[plan.lane] = core.step
+    ends = lanes.launch(b.rows, plan.lane, core.step)
+    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, _written(core, b), ends or _ends_lane(core, b))
     for row in b.prefill:
         lane = row.seat.lane
         lanes.launched[lane] = row.seat.prefilled = row.end
@@ -45,15 +43,10 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
 
 
 def _ends_lane(core: Core, b: Builder) -> bool:
-    """Whether some row's commit may end its request: at its limit, or where only the device or the caller can tell."""
+    """Whether the commit of a prefill row may end its request, or a drafter's lanes wait for this commit."""
     lanes = core.lanes
-    if core.drafter is not None or any(
-            r.samples and (r.end + 1 >= lanes.limit[r.seat.lane] or lanes.watched[r.seat.lane]) for r in b.prefill):
-        return True
-    if not len(b.lanes):
-        return False
-    left = lanes.limit[b.lanes] - lanes.launched[b.lanes] - b.windows * b.repeat
-    return int(left.min()) <= 1 or (lanes.watching and bool(lanes.watched[b.lanes].any()))
+    return core.drafter is not None or any(
+        r.samples and (r.end + 1 >= lanes.limit[r.seat.lane] or bool(lanes.watched[r.seat.lane])) for r in b.prefill)
 
 
 def _written(core: Core, b: Builder) -> list[tuple[Int32, int]]:

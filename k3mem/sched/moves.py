@@ -37,7 +37,7 @@ def bytes_of(core: Core, moves: Int32) -> int:
 def drop_dead(core: Core, b: Builder) -> None:
     """Take out of the plan the moves of entries that this plan evicted afterwards, whoever has their places now.
     O(moves)."""
-    if len(b.moves) == 1 and not any(_gone(core, kind, b.moves[0]).any() for kind in (PAGE, STATE)):
+    if len(b.moves) == 1 and not any(_gone(core, kind, b.moves[0]).any() for kind in set(b.moves[0][:, 1].tolist())):
         return
     dead: set[tuple[int, int]] = set()
     """(kind, place) whose content, as it stands before the batches looked at already, nobody needs."""
@@ -71,10 +71,12 @@ def _gone(core: Core, kind: int, batch: Int32) -> Bool:
 def written(core: Core, plan: Plan) -> None:
     """A launched plan writes what it hands to lanes, and every state that it zeroes, restores or captures into.
     O(plan)."""
-    core.reserved[PAGE].set(plan.lane_pages[:, 2], False)
-    core.reserved[STATE].set(plan.zero_states, False)
-    core.reserved[STATE].set(plan.restores[:, 1], False)
-    core.reserved[STATE].set(plan.snapshots[:, 2], False)
+    if len(plan.lane_pages):
+        core.reserved[PAGE].set(plan.lane_pages[:, 2], False)
+    if plan.seats or len(plan.snapshots):
+        core.reserved[STATE].set(plan.zero_states, False)
+        core.reserved[STATE].set(plan.restores[:, 1], False)
+        core.reserved[STATE].set(plan.snapshots[:, 2], False)
 
 
 def _still_there(core: Core, moves: Int32) -> Int32:

@@ -18,8 +18,7 @@ MINOR = (Kind.CHUNK_END, Kind.INTERVAL)
 
 def budget_left(core: Core, b: Builder) -> int:
     """Tokens that this plan may still compute."""
-    used = int(b.windows.sum()) + sum(r.end - r.start for r in b.prefill)
-    return core.policy.token_budget - used
+    return core.policy.token_budget - b.tokens
 
 
 def add_rows(core: Core, b: Builder, least: int | None = None) -> None:
@@ -43,6 +42,7 @@ def add_chunk(core: Core, b: Builder, seat: Seated) -> bool:
     whole = (-(-start // span), end // span)
     touch(core, b, seat, -(-end // span), whole)
     b.prefill.append(PrefillRow(seat, start, end))
+    b.tokens += end - start
     return True
 
 

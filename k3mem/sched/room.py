@@ -34,8 +34,10 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
     if got is None:
         return None
     page_ids, state_ids = got
-    core.reserved[PAGE].set(page_ids, True)
-    core.reserved[STATE].set(state_ids, True)
+    if pages:
+        core.reserved[PAGE].set(page_ids, True)
+    if states:
+        core.reserved[STATE].set(state_ids, True)
 
     def give_back() -> None:
         if pages:

@@ -9,7 +9,7 @@ from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, Unk
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
-from k3mem.request import Hit, Output, Request, RequestId
+from k3mem.request import Hit, Output, Outputs, Request, RequestId
 from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, moves, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
@@ -17,6 +17,7 @@ from k3mem.sched.core import Core, Drafter, Flight
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
 from k3mem.sched.pins import Pins
+from k3mem.sched.queue import Queue
 from k3mem.shape import Shape
 from k3mem.types import Int32
 
@@ -28,8 +29,8 @@ class Scheduler:
                  clock: Callable[[], float], drafter: Drafter | None = None, window: int = 1) -> None:
         scratch = policy.max_running * window * shape.record_bytes if drafter is not None else 0
         cache = Cache(shape, policy, capacity_bytes, scratch)
-        self.core = Core(shape, policy, cache, Lanes(policy.max_running), capabilities, clock, Pins(cache), drafter,
-                         window)
+        self.core = Core(shape, policy, cache, Lanes(policy.max_running, shape.page_span), capabilities, clock,
+                         Pins(cache), Queue(shape.grid), drafter, window)
 
     # -- requests
 
@@ -53,7 +54,7 @@ class Scheduler:
         job = Job(request, core.cache.scope(request.scope), core.serial, tokens, len(tokens), len(tokens), limit)
         core.serial += 1
         core.timed |= request.deadline is not None
-        core.stopping |= request.stop is not None
+        core.priorities.add(request.priority)
         core.jobs[request.id] = job
         core.queue.add(job)
         core.metrics.events["submit"] += 1
@@ -134,7 +135,7 @@ class Scheduler:
         if core.policy.eager:
             moves.add(core, b, core.cache.arena.compact(core.move_left))
         decode.add_rows(core, b)
-        b.prompts = core.lanes.in_phase(Phase.PREFILL)
+        b.prompts = core.lanes.prompts()
         admit.admit(core, b)
         prefill.add_rows(core, b)
         prefill.add_targets(core, b)
@@ -176,7 +177,7 @@ class Scheduler:
         core.failures += 1
         failure.give_up(core)
 
-    def commit(self, flight: Flight, result: Result) -> list[Output]:
+    def commit(self, flight: Flight, result: Result) -> Outputs:
         """Book the oldest flight's result."""
         self._oldest(flight)
         if self.core.open is not None:

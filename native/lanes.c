@@ -1,0 +1,152 @@
+#include "lanes.h"
+
+#include <string.h>
+
+static int64_t max64(int64_t x, int64_t y) { return x > y ? x : y; }
+
+static int64_t tokens_of(const k3_lane_rows *r, int64_t i) { return (r->window ? r->window[i] : 1) * r->steps; }
+
+int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start) {
+  int64_t n = 0;
+  for (int64_t lane = 0; lane < l->n; lane++) {
+    if (l->phase[lane] != K3_LANE_DECODE || l->launched[lane] + 1 >= l->limit[lane]) continue;
+    if (idle && l->inflight[lane]) continue;
+    out[n] = (int32_t)lane;
+    start[n++] = l->launched[lane];
+  }
+  return n;
+}
+
+/* Whether row a goes before row b. */
+static bool before(const k3_lanes *l, const k3_lane_rows *r, int32_t a, int32_t b) {
+  const k3_rank *x = &l->rank[r->lane[a]], *y = &l->rank[r->lane[b]];
+  for (int i = 0; i < 3; i++)
+    if (x->word[i] != y->word[i]) return x->word[i] < y->word[i];
+  return a < b;
+}
+
+/* Shell sort of rows by rank, in place. */
+static void by_rank(const k3_lanes *l, const k3_lane_rows *r, int32_t *row, int32_t *need, int64_t n) {
+  int64_t gap = 1;
+  while (gap < n / 3) gap = 3 * gap + 1;
+  for (; gap; gap /= 3) {
+    for (int64_t i = gap; i < n; i++) {
+      int32_t one = row[i], pages = need[i];
+      int64_t at = i;
+      for (; at >= gap && before(l, r, one, row[at - gap]); at -= gap) {
+        row[at] = row[at - gap];
+        need[at] = need[at - gap];
+      }
+      row[at] = one;
+      need[at] = pages;
+    }
+  }
+}
+
+void k3_lanes_survey(const k3_lanes *l, const k3_lane_rows *r, int32_t *row, int32_t *need, k3_lane_needs *out) {
+  *out = (k3_lane_needs){0, 0, 0};
+  for (int64_t i = 0; i < r->n; i++) {
+    int32_t lane = r->lane[i];
+    int64_t end = l->launched[lane] + tokens_of(r, i), pages = (end + l->span - 1) / l->span;
+    out->n_fresh += max64(0, pages - l->touched[lane]);
+    if (end <= l->covered[lane]) continue;
+    row[out->n_short] = (int32_t)i;
+    need[out->n_short] = (int32_t)(pages - l->covered[lane] / l->span);
+    out->pages += need[out->n_short++];
+  }
+  by_rank(l, r, row, need, out->n_short);
+}
+
+int k3_lanes_give(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n,
+                  const int32_t *pages) {
+  for (int64_t i = 0; i < n; i++) {
+    const k3_list *held = &l->held[r->lane[row[i]]];
+    if (held->count + need[i] > held->capacity) return K3_E_CORRUPT;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    int32_t lane = r->lane[row[i]];
+    k3_list *held = &l->held[lane];
+    memcpy(held->items + held->count, pages, (size_t)need[i] * sizeof *pages);
+    pages += need[i];
+    held->count += need[i];
+    l->covered[lane] = (int32_t)(held->count * l->span);
+  }
+  return K3_OK;
+}
+
+void k3_lanes_take(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    int32_t lane = r->lane[row[i]];
+    l->held[lane].count -= need[i];
+    l->covered[lane] = (int32_t)(l->held[lane].count * l->span);
+  }
+}
+
+int64_t k3_lanes_touch(k3_lanes *l, const k3_lane_rows *r, int32_t *fresh, int32_t *zero) {
+  int64_t zeroed = 0;
+  for (int64_t i = 0; i < r->n; i++) {
+    int32_t lane = r->lane[i];
+    int64_t start = l->launched[lane], end = start + tokens_of(r, i), index = l->touched[lane];
+    /* pages [low, high) are overwritten whole */
+    int64_t low = (start + l->span - 1) / l->span, high = r->steps == 1 ? end / l->span : 0;
+    for (; index * l->span < end; index++) {
+      int32_t page = l->held[lane].items[index];
+      *fresh++ = lane;
+      *fresh++ = (int32_t)index;
+      *fresh++ = page;
+      if (index < low || index >= high) zero[zeroed++] = page;
+    }
+    l->touched[lane] = (int32_t)index;
+  }
+  return zeroed;
+}
+
+void k3_lanes_untouch(k3_lanes *l, const int32_t *fresh, int64_t n) {
+  for (int64_t i = n - 1; i >= 0; i--) l->touched[fresh[3 * i]] = fresh[3 * i + 1];
+}
+
+int k3_lanes_launch(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int64_t n_all, int64_t step) {
+  int ends = 0;
+  for (int64_t i = 0; i < n_all; i++) {
+    l->inflight[all[i]]++;
+    l->last_step[all[i]] = step;
+  }
+  for (int64_t i = 0; i < r->n; i++) {
+    int32_t lane = r->lane[i];
+    l->launched[lane] += (int32_t)tokens_of(r, i);
+    ends |= l->watched[lane] || l->limit[lane] - l->launched[lane] <= 1;
+  }
+  return ends;
+}
+
+int k3_lanes_judge(const k3_lane_rows *r, int64_t n_all, const int32_t *accepted, const uint8_t *done,
+                   const uint8_t *sample, int64_t n_tokens, int last_done) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < n_all; i++) {
+    if (accepted[i] < 0 || accepted[i] > (i < r->n ? tokens_of(r, i) : sample[i]) || done[i] > last_done) return 0;
+    total += accepted[i];
+  }
+  return total == n_tokens;
+}
+
+void k3_lanes_commit(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int64_t n_all, const int32_t *accepted,
+                     const uint8_t *done, const uint8_t *sample, const int32_t *tokens, int32_t *loud,
+                     k3_lane_booked *out) {
+  *out = (k3_lane_booked){0, 0, 0};
+  for (int64_t i = 0; i < n_all; i++) {
+    int32_t lane = all[i], n = accepted[i];
+    k3_list *text = &l->text[lane];
+    l->inflight[lane]--;
+    if (i < r->n) l->launched[r->lane[i]] -= (int32_t)(tokens_of(r, i) - n);
+    if (!n) {
+      out->overruns += i < r->n || sample[i];
+    } else if (done[i] || l->phase[lane] == K3_LANE_DRAIN || text->count + n > text->capacity) {
+      loud[out->n_loud++] = (int32_t)i;
+    } else {
+      memcpy(text->items + text->count, tokens, (size_t)n * sizeof *tokens);
+      text->count += n;
+      out->quiet += n;
+    }
+    tokens += n;
+  }
+}
