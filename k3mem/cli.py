@@ -105,9 +105,13 @@ def replay(
     block: Block = None,
     seed: Annotated[int, typer.Option(help="Seed of whatever is drawn.")] = 0,
     fast_forward: Annotated[bool, typer.Option(help="timed: run identical decode steps at once; same report.")] = True,
+    bound: Annotated[bool, typer.Option("--bound", help="arrival: beside it the clairvoyant bound, LRU, and the share "
+                                                        "of the gap between them that the policy closes.")] = False,
     json_out: JsonOut = None,
 ) -> None:
     """Replay a trace through the memory core and report what was reused, and why not more."""
+    if bound and mode is not Mode.arrival:
+        raise typer.BadParameter("needs --mode arrival", param_hint="--bound")
     if mode is Mode.arrival:
         for name, value in (("--loop", loop), ("--concurrency", concurrency), ("--gap-cap", gap_cap), ("--cost", cost)):
             if value is not None:
@@ -131,7 +135,59 @@ def replay(
             trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
             _block_is_used(trace, block)
             stats = _run(trace, geometry, options, bars("replay", len(trace.turns)))
+            if bound:
+                from k3mem.replay.bound import against_bound
+
+                stats |= against_bound(trace, geometry, options, stats, lambda name: _progress(bars(name, None)))
         _publish(stats, json_out)
+
+
+@app.command("bound")
+def bound_command(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Files of one format, plain or gzip.")],
+    pool: Annotated[str, typer.Option(help="Bytes for pages and states: 80GB, 40GiB, 512MB; 0 is unlimited.")] = "80GB",
+    page: Page = 64,
+    shape: ShapeName = None,
+    config: ConfigFile = None,
+    tp: TP = 8,
+    skip_bad: SkipBad = False,
+    limit: Limit = None,
+    tokenizer: Tokenizer = None,
+    block: Block = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Bound the hit rate of any eviction schedule at this pool, and find one that comes close."""
+    pool_bytes = _size(pool, "--pool")
+    with _reported():
+        from k3mem.replay.bound import run_bound
+        from k3mem.replay.options import ReplayOptions
+
+        geometry = _shape(shape, config, tp, page)
+        options = ReplayOptions(pool_bytes=pool_bytes, page_tokens=page, limit=limit)
+        options.check_fit(geometry)
+        with _bars() as bars:
+            trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            _block_is_used(trace, block)
+            found = run_bound(trace, geometry, options, _progress(bars("bound", None)))
+        report = {"trace": trace.name, "skipped": trace.skipped, "shape": geometry.name, "pool_bytes": pool_bytes,
+                  "page_tokens": page, **found}
+        if not _write_json(report, json_out):
+            _print_bound(report)
+
+
+def _print_bound(report: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from k3mem.replay.report import bound_table, header
+
+    console = Console()
+    console.print(header(report), markup=False, highlight=False, soft_wrap=True)
+    console.print(bound_table(report))
+
+
+def _progress(bar: Callable[[int], None]) -> Callable[[int, int], None]:
+    """What a driver tells, told to a progress bar."""
+    return lambda done, total: bar(done)
 
 
 def _run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Callable[[int], None]) -> dict[str, Any]:

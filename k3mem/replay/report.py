@@ -199,7 +199,22 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
     ]
     if "ttft" in report:
         out.append(_times_table(report))
+    if "bound" in report:
+        out.append(bound_table(report["bound"], [
+            ("LRU", f"{report['lru_hit_rate']:.2%}"),
+            ("share of the gap closed", _number(report["gap_closed"], "{:.1%}")),
+        ]))
     return out
+
+
+def bound_table(bound: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) -> Table:
+    """The clairvoyant bound (see `bound.run_bound`) as a rich table, with rows of the caller's below."""
+    return _table("Clairvoyant", [
+        ("memory without limit", f"{bound['unlimited_hit_rate']:.2%}"),
+        ("no schedule beats", f"{bound['bound_hit_rate']:.2%}"),
+        ("a schedule reaches", f"{bound['feasible_hit_rate']:.2%}"),
+        *more,
+    ])
 
 
 def _scheduling(report: Mapping[str, Any]) -> list[tuple[str, str]]:
