@@ -204,8 +204,8 @@ class Engine:
             return self.scheduler.launched(plan, ticket)
 
     def _launch_failed(self, plan: Plan, effect: Effect) -> None:
-        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself. Before
-        the executor is given up all others are retired, too: a commit among them shows that it still works."""
+        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself.
+        Before the executor is given up they are retired as well: a commit among them shows that it still works."""
         if effect == Effect.NO_EFFECT:
             self.scheduler.cancel(plan)
             if self.scheduler.core.failures + 1 >= MAX_FAILURES:
