@@ -2,6 +2,8 @@
 # make test      set up, then run the tests            (PYTEST_ARGS="-k arena" narrows them)
 # make lint      ruff and mypy --strict
 # make sanitize  tests of the C core under ASan and UBSan
+# make fuzz      all of the fuzzer: every script, order and planted bug, 10 million events (hours)
+# make fuzz-share  the share of it that today's date chooses, in FUZZ_MINUTES (9); FUZZ_SHARE=3/8 chooses another
 # make fuzz-native  fuzz the C core for FUZZ_SECONDS (60): libFuzzer where clang has it, else a driver built by cc
 # make clean     forget what was built
 #
@@ -18,8 +20,12 @@ DEMO := out/demo.jsonl.gz
 # 48 sessions of coding agents: 372 M input tokens, 13.6 M of them new. Kept whole these are 377 GB of KV.
 SYNTH := --sessions 48 --seed 7
 POOL := 40GB
+# Which share of the fuzzer, of so many: a whole one takes so many days.
+FUZZ_SHARE ?= $(shell echo $$(($$(date +%s) / 86400 % 8)))/8
+FUZZ_MINUTES ?= 9
+FUZZ_ARGS ?=
 
-.PHONY: help demo test lint sanitize fuzz-native clean
+.PHONY: help demo test lint sanitize fuzz fuzz-share fuzz-native clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -57,6 +63,14 @@ lint: $(VENV)/.dev
 
 sanitize: $(VENV)/.dev
 	PYTHON=$(BIN)/python sh tests/sanitize.sh -n $(JOBS) $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.dev
+	@mkdir -p out
+	$(BIN)/k3mem fuzz all --json out/fuzz.json $(FUZZ_ARGS)
+
+fuzz-share: $(VENV)/.dev
+	@mkdir -p out
+	$(BIN)/k3mem fuzz all --share $(FUZZ_SHARE) --minutes $(FUZZ_MINUTES) --json out/fuzz-share.json $(FUZZ_ARGS)
 
 fuzz-native:
 	@$(MAKE) -f fuzz/native/Makefile run

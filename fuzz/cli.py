@@ -6,8 +6,6 @@ Results go to stdout, progress to stderr; `--json -` puts the JSON alone on stdo
 from __future__ import annotations
 
 import json
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,45 +20,37 @@ SHRINK_SECONDS = 60.0
 @app.command()
 def run(
     seed: Annotated[int, typer.Option(help="First seed; each world takes the next one.")] = 0,
-    seconds: Annotated[float | None, typer.Option(help="CPU time. (default: 30, or no bound with --events)")] = None,
-    events: Annotated[int | None, typer.Option(help="Stop after so many scheduler events.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="CPU time at most. (default: 30 without another bound)")] = None,
+    events: Annotated[int | None, typer.Option(help="Until so many scheduler events have happened ...")] = None,
+    worlds: Annotated[int | None, typer.Option(help="... and so many worlds have run.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: the cores.")] = 1,
     save: Annotated[Path | None, typer.Option(help="Where to write the shrunk script of a failure.")] = None,
     marks: Annotated[bool, typer.Option(help="Count the named branches that were reached.")] = True,
     json_out: JsonOut = None,
 ) -> None:
-    """Run random worlds until something is wrong, time is up or enough has happened."""
-    from contextlib import nullcontext
+    """Run random worlds until something is wrong, enough has happened or time is up."""
+    import time
 
-    from k3mem.fuzz.marks import Marks
-    from k3mem.fuzz.runner import run_seed
+    from k3mem.fuzz import campaign
+    from k3mem.fuzz.marks import table
 
-    limit = seconds if seconds is not None or events is not None else 30.0
-    began, worlds, steps = time.process_time(), 0, 0
-    counts: Counter[str] = Counter()
-    found: dict[str, Any] | None = None
-    watch = Marks()
-    with watch if marks else nullcontext():
-        while found is None:
-            spent = time.process_time() - began
-            if (limit is not None and spent >= limit) or (events is not None and counts.total() >= events):
-                break
-            outcome = run_seed(seed + worlds, deadline=None if limit is None else began + limit)
-            worlds, steps, counts = worlds + 1, steps + outcome.steps, counts + outcome.events
-            if outcome.found is not None:
-                found = {"seed": seed + worlds - 1, "by": outcome.found.by, "what": outcome.found.what}
-            if worlds % 10 == 0:
-                typer.echo(f"{worlds} worlds, {counts.total():,} events, {spent:.0f} s", err=True)
-    took = time.process_time() - began
-    result = {"seed": seed, "worlds": worlds, "steps": steps, "events": counts.total(), "by_kind": dict(counts),
-              "seconds": round(took, 2), "events_per_second": round(counts.total() / max(took, 1e-9)),
-              "marks": dict(watch.counts) if marks else None, "found": found}
+    limit = seconds if seconds is not None or events is not None or worlds is not None else 30.0
+    shown = [time.monotonic()]
+
+    def show(out: campaign.Campaign) -> None:
+        if time.monotonic() - shown[0] >= 5:
+            shown[0] = time.monotonic()
+            typer.echo(f"{out.worlds} worlds, {out.events.total():,} events, {out.seconds:.0f} s", err=True)
+
+    out = campaign.run(seed, campaign.Bounds(limit, events, worlds), jobs or campaign.cores(), marks, show)
+    found, result = out.found, out.as_dict()
     if found is not None:
         result["script"] = str(_shrunk(int(found["seed"]), save))
     _put(result, json_out)
     if json_out != "-":
         if marks:
-            typer.echo(watch.table())
-        typer.echo(f"{worlds} worlds, {steps:,} steps, {counts.total():,} events in {took:.1f} s: "
+            typer.echo(table(out.marks))
+        typer.echo(f"{out.worlds} worlds, {out.steps:,} steps, {out.events.total():,} events in {out.seconds:.1f} s: "
                    + (f"seed {found['seed']}: {found['by']}: {found['what']}" if found else "nothing found"))
     _end(found is None)
 
@@ -121,28 +111,100 @@ def prove(
 
 @app.command()
 def explore(
-    seconds: Annotated[float, typer.Option(help="CPU time.")] = 60.0,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Seek all planted bugs by exploration alone.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Seek planted bugs of these names.")] = None,
+    seconds: Annotated[float, typer.Option(help="CPU time, of each planted bug.")] = 60.0,
+    jobs: Annotated[int, typer.Option(min=0, help="Planted bugs sought at once; 0: the cores.")] = 0,
     json_out: JsonOut = None,
 ) -> None:
     """Visit every order of a small scope: 2 requests of 2 turns, 3 to 5 pages, 2 to 4 states."""
-    from k3mem.fuzz.explorer import Explored, scopes
+    from k3mem.fuzz.explorer import Explored, Scope
     from k3mem.fuzz.explorer import explore as visit
     from k3mem.fuzz.script import dump
 
-    def show(done: int, out: Explored) -> None:
-        typer.echo(f"scope {done} of {len(scopes())}: {out.states:,} states, {out.orders:,} orders", err=True)
+    if mutants or only:
+        _seek(only or [], seconds, jobs, json_out)
+
+    before = Explored()
+
+    def show(scope: Scope, out: Explored) -> None:
+        typer.echo(f"{str(scope):54} {out.states - before.states:6,} states, {out.pruned - before.pruned:6,} pruned, "
+                   f"{out.orders - before.orders:4,} orders for {out.covered - before.covered:,}, "
+                   f"{out.seconds - before.seconds:.1f} s", err=json_out == "-")
+        for name in ("states", "orders", "covered", "pruned", "seconds"):
+            setattr(before, name, getattr(out, name))
 
     out = visit(seconds, progress=show)
-    result = {"states": out.states, "orders": out.orders, "pruned": out.pruned, "steps": out.steps,
-              "seconds": round(out.seconds, 2), "complete": out.complete,
-              "found": str(out.found) if out.found else None}
-    _put(result, json_out)
+    _put(out.as_dict(), json_out)
     if json_out != "-":
-        typer.echo(f"{out.states:,} states, {out.orders:,} orders, {out.pruned:,} branches met a known state, "
-                   f"{out.seconds:.1f} s; {'complete' if out.complete else 'not complete'}")
+        typer.echo(f"{out.states:,} states, {out.orders:,} orders run that stand for {out.covered:,}, "
+                   f"{out.pruned:,} branches met a known state, the longest order has {out.longest} choices; "
+                   f"{out.seconds:.1f} s, {'complete' if out.complete else 'not complete'}")
+        if out.found is not None:
+            typer.echo(f"{out.found}\n  " + "\n  ".join(out.order))
         if out.script is not None:
-            typer.echo(f"{out.found}\n{dump(out.script)}")
+            typer.echo(dump(out.script))
     _end(out.found is None and out.complete)
+
+
+def _seek(only: list[str], seconds: float, jobs: int, json_out: str | None) -> NoReturn:
+    """Exit code 1 where one of those asked for by name lives; exploration need not find all."""
+    from k3mem.fuzz import campaign, seek
+
+    known = seek.names()
+    if unknown := sorted(set(only) - set(known)):
+        _fail(f"no mutant {unknown[0]!r}")
+
+    def show(sought: seek.Sought) -> None:
+        say = f"killed by {sought.by}" if sought.killed else "lives" if sought.complete else "lives (not complete)"
+        typer.echo(f"{sought.name:34} {say:20} {sought.states:6,} states {sought.seconds:6.1f} s  {sought.what[:60]}",
+                   err=json_out == "-")
+
+    out = seek.seek_all(only or known, seconds, jobs or campaign.cores(), show)
+    killed = sum(sought.killed for sought in out)
+    _put({"mutants": [sought.as_dict() for sought in out], "killed": killed, "of": len(out)}, json_out)
+    typer.echo(f"{killed} of {len(out)} killed by exploration alone", err=True)
+    raise typer.Exit(int(bool(only) and killed < len(out)))
+
+
+@app.command(name="all")
+def all_(
+    minutes: Annotated[float | None, typer.Option(help="By the clock, for everything. (default: as long as it "
+                                                       "takes)")] = None,
+    share: Annotated[str, typer.Option(metavar="I/N", help="Only this share: every N-th scope, planted bug and block "
+                                                           "of seeds.")] = "0/1",
+    stages: Annotated[list[str] | None, typer.Option("--stage", help="Only these stages.")] = None,
+    events: Annotated[int | None, typer.Option(help="Events of random worlds. (default: 10 million / N)")] = None,
+    mutant_seconds: Annotated[float, typer.Option(help="CPU time that each planted bug has.")] = 60.0,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: the cores.")] = 0,
+    json_out: JsonOut = None,
+) -> None:
+    """Everything: stored scripts, all orders of the small scope, random worlds, every planted bug, the C core alone."""
+    import time
+
+    from k3mem.fuzz import campaign, whole
+
+    try:
+        mine = whole.Share.parse(share)
+    except ValueError as error:
+        _fail(str(error))
+    if unknown := sorted(set(stages or []) - set(whole.STAGES)):
+        _fail(f"no stage {unknown[0]!r}: there are {', '.join(whole.STAGES)}")
+    began = time.monotonic()
+    typer.echo(f"share {mine}: k3mem fuzz all --share {mine}" + ("" if minutes is None else f" --minutes {minutes:g}"),
+               err=True)
+    job = whole.Job(mine, jobs or campaign.cores(), None if minutes is None else began + 60 * minutes,
+                    events or -(-whole.EVENTS // mine.of), -(-whole.WORLDS // mine.of), mutant_seconds,
+                    lambda text: typer.echo(text, err=True))
+    done = whole.everything(job, stages or ())
+    wrong = [f"{stage.name}: {what}" for stage in done for what in stage.wrong]
+    _put({"share": str(mine), "minutes": minutes, "seconds": round(time.monotonic() - began, 1), "wrong": wrong,
+          "stages": {stage.name: stage.as_dict() for stage in done}}, json_out)
+    for stage in done:
+        if stage.unreached:
+            typer.echo(f"{stage.name}: out of time for {', '.join(stage.unreached)}", err=True)
+    typer.echo("\n".join(wrong) or "nothing found", err=json_out == "-")
+    _end(not wrong)
 
 
 @app.command()

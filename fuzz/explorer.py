@@ -1,48 +1,89 @@
 """Exhaustive small scope: two requests of two turns, a handful of pages and states, every order of what can happen.
 
-    submit | plan and launch | commit | abort        each possible action at each state, to the end
+    submit | plan and launch, run at once or late | commit        at each state each of them, to the end,
+    abort in any window | cancel | failed step | transfer         with at most one misfortune an order
 
-States are compared by all that decides what comes next; a state seen before is not explored again. The engine cannot be
-copied, so a branch is reached by replaying its actions from the start.
+A state is met again when its fingerprint is; then all that follows has been visited. An engine cannot be copied, so a
+branch is reached by replaying its order from the start.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
+import msgspec
 
+from k3mem.errors import Corrupted, Effect
+from k3mem.executors.mock.streams import Streams
 from k3mem.fuzz import script as do
+from k3mem.fuzz.fingerprint import fingerprint
 from k3mem.fuzz.oracle import Found
+from k3mem.fuzz.runner import replay
 from k3mem.fuzz.script import Action, Config, Script
 from k3mem.fuzz.world import World
+from k3mem.request import Request
 
 TURNS = 2
 REQUESTS = 2
 FLIGHTS = 2
 """Steps in flight at most."""
-ABORTS = 1
-"""Requests that may be aborted in one order."""
+RESEEDS = 20
+"""Seeds of the executor that are tried for a script of an order in which steps ran late."""
+
+Misfortune = Literal["abort", "windows", "fail", "lease"]
+"""abort: between two steps. windows: also inside one, before its launch or after its result came; and plans are
+cancelled. fail: a step fails, at launch or later, with any effect. lease: a transfer holds a checkpoint for a while."""
 
 
-def scopes() -> list[Config]:
-    """The arenas and streams of the scope: 3 to 5 pages, 2 to 4 states, commands at launch or as late as can be."""
-    base = Config(page_tokens=4, state_chunk=4, state_bytes=96, token_bytes=8, budget=8, running=2, check_every=0,
-                  audit_every=0)
-    return [
-        _with(base, pages=pages, states=states, eager=eager, shuffle=shuffle, in_flight=1)
-        for pages, states, eager, shuffle in (
-            (3, 2, False, True), (5, 2, False, False), (4, 3, True, True), (5, 4, False, True), (3, 4, True, False))
-    ]
+class Scope(NamedTuple):
+    """One arena, and what may happen in it beside submissions, plans and commits."""
+
+    config: Config
+    misfortunes: frozenset[Misfortune]
+    late: bool = False
+    """Whether each step may run at its launch or only when the host needs it or a later one that runs at launch."""
+
+    def __str__(self) -> str:
+        c = self.config
+        return (f"{c.pages} pages, {c.states} states, {'eager' if c.eager else 'lazy'} moves, "
+                f"{' and '.join(sorted(self.misfortunes)) or 'no misfortune'}{', late steps' if self.late else ''}")
 
 
-def _with(config: Config, **changes: object) -> Config:
-    import msgspec
+def scopes() -> list[Scope]:
+    """3 to 5 pages, 2 to 4 states; every misfortune in a tight arena, and tight ones in both policies of moves."""
+    out = []
+    for pages, states, eager, late, names in (
+        (3, 2, False, True, ()), (3, 2, False, False, ("windows",)), (3, 2, False, False, ("fail",)),
+        (4, 3, True, False, ("lease",)), (5, 2, False, False, ("abort",)), (5, 4, False, False, ("abort",)),
+        (3, 4, True, False, ("abort",)),
+    ):
+        config = Config(page_tokens=4, state_chunk=4, state_bytes=96, token_bytes=8, budget=8, running=2,
+                        check_every=0, audit_every=0, pages=pages, states=states, eager=eager, shuffle=False)
+        out.append(Scope(config, frozenset(names), late))  # type: ignore[arg-type]
+    return out
 
-    return msgspec.structs.replace(config, **changes)
+
+class Choice(NamedTuple):
+    """What happens next: actions without a state of interest between them."""
+
+    actions: tuple[Action, ...]
+    late: bool = False
+    """The step that is launched does not run yet."""
+    costs: bool = False
+    """A misfortune."""
+
+    def __str__(self) -> str:
+        names = [f"{type(a).__name__}({', '.join(map(str, _short(a)))})" for a in self.actions]
+        return " ".join(names) + (" late" if self.late else "")
+
+
+def _short(action: Action) -> list[Any]:
+    return [v.value if isinstance(v, Effect) else v for f in action.__struct_fields__[:2]
+            if (v := getattr(action, f)) is not None]
 
 
 @dataclass(slots=True)
@@ -51,88 +92,202 @@ class Explored:
 
     states: int = 0
     orders: int = 0
-    """Complete orders: from the first action to a drained world."""
+    """Complete orders that were run: from the first action to a drained world."""
+    covered: int = 0
+    """Complete orders that these stand for: paths through the states."""
     pruned: int = 0
     """Branches that led to a state seen before."""
     steps: int = 0
+    """Actions carried out, replays included."""
+    longest: int = 0
+    """Choices of the longest order."""
     seconds: float = 0.0
     complete: bool = True
     found: Found | None = None
+    order: list[str] = field(default_factory=list)
+    """The order that shows it ..."""
     script: Script | None = None
-    """The order that shows it."""
+    """... and a script that does, where there is one: a script cannot say which steps ran late."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"states": self.states, "orders": self.orders, "covered": self.covered, "pruned": self.pruned,
+                "steps": self.steps, "longest": self.longest, "seconds": round(self.seconds, 2),
+                "complete": self.complete, "found": str(self.found) if self.found else None, "order": self.order}
+
+
+class Told(Streams):
+    """Streams that run everything at once, or nothing while they are `held`."""
+
+    held = False
+
+    def some(self) -> None:
+        if not self.held:
+            self.drain()
+
+
+class Small(World):
+    """A world whose requests are the same in every order, so that they are made once."""
+
+    def __init__(self, config: Config, requests: dict[int, Request]) -> None:
+        super().__init__(config)
+        self.requests = requests
+
+    def _request(self, a: do.Submit) -> Request:
+        if a.id not in self.requests:
+            self.requests[a.id] = super()._request(a)
+        return self.requests[a.id]
 
 
 class Explorer:
-    """Depth-first over all orders of one configuration."""
+    """Depth-first over all orders of one scope."""
 
-    def __init__(self, config: Config, out: Explored, deadline: float) -> None:
-        self.config, self.out, self.deadline = config, out, deadline
-        self.seen: set[Hashable] = set()
+    def __init__(self, scope: Scope, out: Explored, deadline: float) -> None:
+        self.scope, self.out, self.deadline = scope, out, deadline
+        self.seen: dict[tuple[bool, int], int] = {}
+        """State -> its number. A state: whether the misfortune has happened, and the world's fingerprint."""
+        self.next: list[list[int]] = []
+        """By state: those that follow it."""
+        self.requests: dict[int, Request] = {}
 
     def run(self) -> None:
         """All of it, or until the deadline or the first fault."""
-        stack: list[list[Action]] = [[]]
+        stack: list[tuple[list[Choice], int]] = [([], -1)]
         for turn in itertools.count():
             if not stack:
+                self.out.covered += self._paths()
                 return
-            if turn % 64 == 0 and time.process_time() > self.deadline:
+            if turn % 16 == 0 and time.process_time() > self.deadline:
                 self.out.complete = False
                 return
-            path = stack.pop()
+            path, parent = stack.pop()
             try:
-                stack += self._descend(path)
+                stack += self._descend(path, parent)
             except Found as found:
-                whole = [part for action in path
-                         for part in ((action, do.Launch()) if isinstance(action, do.Plan) else (action,))]
                 self.out.found = found
-                self.out.script = Script(_with(self.config, check_every=1, audit_every=1), whole)
+                self.out.order = [str(choice) for choice in path]
+                self.out.script = self._script(path)
                 return
 
-    def _descend(self, path: list[Action]) -> list[list[Action]]:
-        """Replay `path`, then go on with the first choice of each state; the other choices are returned."""
-        world = World(self.config)
-        later: list[list[Action]] = []
-        for action in path:
-            self._do(world, action)
+    def world(self) -> World:
+        """A new one, whose steps run when they are told."""
+        world = Small(self.scope.config, self.requests)
+        executor = world.executor
+        executor._streams = Told(executor._rng, False)
+        return world
+
+    def _descend(self, path: list[Choice], parent: int) -> list[tuple[list[Choice], int]]:
+        """Replay `path`, whose last choice leaves state `parent`, then go on with the first choice of each state; the
+        other choices are returned."""
+        world, out = self.world(), self.out
+        later: list[tuple[list[Choice], int]] = []
+        for choice in path:
+            self.do(world, choice)
         while True:
-            world.look()
-            if path:
-                key = fingerprint(world)
-                if key in self.seen:
-                    self.out.pruned += 1
-                    return later
-                self.seen.add(key)
-            self.out.states += 1
-            choices = self._choices(world)
+            self._look(world)
+            spent = any(choice.costs for choice in path)
+            key = (spent, fingerprint(world))
+            number = self.seen.setdefault(key, len(self.next))
+            if parent >= 0:
+                self.next[parent].append(number)
+            if number < len(self.next):
+                out.pruned += 1
+                return later
+            self.next.append([])
+            out.states += 1
+            choices = self.choices(world, spent)
             if not choices:
-                self.out.orders += 1
+                out.orders += 1
+                out.longest = max(out.longest, len(path))
                 world.settle()
                 return later
-            later += [[*path, choice] for choice in choices[1:]]
+            later += [([*path, choice], number) for choice in choices[1:]]
             path.append(choices[0])  # in place: the caller reports it when this one fails
-            self._do(world, choices[0])
+            self.do(world, choices[0])
+            parent = number
 
-    def _do(self, world: World, action: Action) -> None:
-        self.out.steps += 1
-        world.do(action)
-        if isinstance(action, do.Plan):
-            world.do(do.Launch())
+    def do(self, world: World, choice: Choice) -> None:
+        """Carry one choice out."""
+        streams: Any = world.executor._streams
+        for action in choice.actions:
+            self.out.steps += 1
+            streams.held = choice.late if isinstance(action, do.Launch) else self.scope.late
+            world.do(action)
 
-    def _choices(self, world: World) -> list[Action]:
+    def _look(self, world: World) -> None:
+        """All invariants now; the executor's memory when no step is late, since looking would run it."""
+        if not world.executor._streams.waiting:
+            world.look()
+            return
+        try:
+            world.engine.check()
+        except Corrupted as error:
+            raise Found("check", str(error)) from error
+
+    def choices(self, world: World, spent: bool) -> list[Choice]:
+        """All that may happen now, what moves the engine on first."""
         lines, flights = world.oracle.lines, world.core.flights
-        out: list[Action] = []
+        wanted: frozenset[Misfortune] = frozenset() if spent else self.scope.misfortunes
+        alive = [n for n, line in lines.items() if line.reason is None]
+        may_plan = len(flights) < FLIGHTS and world.engine.has_work
+        out: list[Choice] = []
         if flights:
-            out.append(do.Commit())
-        if len(flights) < FLIGHTS and world.engine.has_work and world.empty_at != world.steps:
-            out.append(do.Plan())
+            out.append(Choice((do.Commit(),)))
+        if may_plan:
+            out.append(Choice((do.Plan(), do.Launch())))
+            if self.scope.late:
+                out.append(Choice((do.Plan(), do.Launch()), late=True))
         for client in range(REQUESTS):
             turn = next((t for t in range(TURNS) if _id(client, t) not in lines), None)
             before = lines.get(_id(client, turn - 1)) if turn else None
             if turn is not None and (before is None or before.reason is not None):
-                out.append(_turn(client, turn))
-        if sum(line.reason == "abort" for line in lines.values()) < ABORTS:
-            out += [do.Abort(n) for n, line in lines.items() if line.reason is None]
+                out.append(Choice((_turn(client, turn),)))
+        if wanted & {"abort", "windows"}:
+            out += [Choice((do.Abort(n),), costs=True) for n in alive]
+        if "windows" in wanted and may_plan:
+            out.append(Choice((do.Plan(), do.Cancel())))
+            for n in alive:
+                out += [Choice((do.Plan(), do.Abort(n), half), costs=True) for half in (do.Launch(), do.Cancel())]
+        if "windows" in wanted and flights:
+            out += [Choice((do.Collect(), do.Abort(n), do.Commit()), costs=True) for n in alive]
+        if "fail" in wanted and may_plan:
+            out += [Choice((do.Fail(at, effect), do.Plan(), do.Launch()), costs=True)
+                    for at in ("launch", "collect") for effect in Effect]
+        if "lease" in wanted:
+            checkpoints = world.core.cache.tree.counters().checkpoints
+            out += [Choice((do.Lease(nth),), costs=True) for nth in range(checkpoints)]
+        if world.core.cache.arena.leases:
+            out.append(Choice((do.Unlease(),)))
         return out
+
+    def _paths(self) -> int:
+        """Orders through the states from the first to one without a successor; a step back is not taken."""
+        if not self.next:
+            return 0
+        counts: dict[int, int] = {}
+        on_path: set[int] = set()
+        stack = [0]
+        while stack:
+            at = stack[-1]
+            if at not in on_path:
+                on_path.add(at)
+                stack += [to for to in self.next[at] if to not in counts and to not in on_path]
+                continue
+            stack.pop()
+            if at not in counts:
+                followers = self.next[at]
+                counts[at] = sum(counts.get(to, 0) for to in followers) if followers else 1
+        return counts[0]
+
+    def _script(self, path: list[Choice]) -> Script | None:
+        """A script that fails as the order does, None where no seed of the executor brings its late steps about."""
+        actions = [action for choice in path for action in choice.actions]
+        late = any(choice.late for choice in path)
+        for seed in range(RESEEDS if late else 1):
+            config = msgspec.structs.replace(self.scope.config, check_every=1, audit_every=1, shuffle=late, seed=seed)
+            script = Script(config, actions)
+            if replay(script).found is not None:
+                return script
+        return None
 
 
 def _id(client: int, turn: int) -> int:
@@ -146,41 +301,15 @@ def _turn(client: int, turn: int) -> Action:
     return do.Submit(_id(client, turn), _id(client, turn - 1), 64, 20 + client, 1, 2 - client)
 
 
-def fingerprint(world: World) -> Hashable:
-    """All that decides what comes next, up to names of ids and step numbers."""
-    core = world.core
-    tree, arena = core.cache.tree, core.cache.arena
-    walk = tree.walk()
-    order = np.lexsort((walk.depth, walk.scope))
-    nodes = []
-    for i in order.tolist():
-        info = tree.info(int(walk.node[i]))
-        nodes.append((int(walk.depth[i]), tree.path_tokens(int(walk.node[i])).tobytes(), int(walk.state[i]),
-                      tree.pages(int(walk.node[i])).tobytes(), int(info.kind), info.lock, info.superseded,
-                      info.stamp >= (core.flights[0].plan.step if core.flights else core.step + 1)))
-    seats = tuple(
-        (s.job.request.id, s.lane, int(s.state), s.node_depth, s.pages[: s.page_count].tobytes(), s.owned, s.touched,
-         s.prefilled, s.target, -1 if s.end is None else int(s.end), tuple(sorted(s.slots.items())),
-         tuple(sorted((d, int(k)) for d, k in s.anchors.items())))
-        for s in core.lanes.taken()
-    )
-    flights = tuple((f.plan.lane.tobytes(), f.plan.start.tobytes(), f.plan.length.tobytes(), f.plan.kind.tobytes())
-                    for f in core.flights)
-    jobs = tuple((job.request.id, job.count, job.waits, job.serial) for job in core.queue)
-    lines = tuple((n, line.got, line.reason) for n, line in sorted(world.oracle.lines.items()))
-    tables = tuple(table.tobytes() for table in arena.tables())
-    return hash((tuple(nodes), seats, flights, jobs, lines, tables, core.resync, core.waits_for))
-
-
-def explore(seconds: float = 60.0, configs: list[Config] | None = None,
-            progress: Callable[[int, Explored], None] = lambda done, out: None) -> Explored:
-    """Every configuration of the scope, within `seconds` of CPU time."""
+def explore(seconds: float = 60.0, scope_list: list[Scope] | None = None,
+            progress: Callable[[Scope, Explored], None] = lambda scope, out: None) -> Explored:
+    """Every scope, within `seconds` of CPU time, up to the first fault. `progress`: after each scope."""
     began = time.process_time()
     out = Explored()
-    todo = scopes() if configs is None else configs
-    for done, config in enumerate(todo):
-        Explorer(config, out, began + seconds).run()
-        progress(done + 1, out)
+    for scope in scopes() if scope_list is None else scope_list:
+        Explorer(scope, out, began + seconds).run()
+        out.seconds = time.process_time() - began
+        progress(scope, out)
         if out.found is not None or not out.complete:
             break
     out.seconds = time.process_time() - began

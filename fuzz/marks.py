@@ -167,14 +167,15 @@ class Marks:
             owner, function, old = self._old.pop()
             setattr(owner, function, old)
 
-    @property
-    def missed(self) -> list[str]:
-        """Marks that were never reached."""
-        return [name for name, count in self.counts.items() if not count]
 
-    def table(self) -> str:
-        """Three columns of names and counts; what was missed stands out."""
-        cells = [f"{name:34}{count if count else '-- never':>10}" for name, count in self.counts.items()]
-        third = -(-len(cells) // 3)
-        rows = ["  ".join(cells[i::third]) for i in range(third)]
-        return "\n".join([*rows, f"{len(cells) - len(self.missed)} of {len(cells)} marks reached"])
+def missed(counts: Counter[str]) -> list[str]:
+    """Marks that were never reached."""
+    return [name for name, count in counts.items() if not count]
+
+
+def table(counts: Counter[str]) -> str:
+    """Three columns of names and counts; what was missed stands out."""
+    cells = [f"{name:34}{count if count else '-- never':>10}" for name, count in counts.items()]
+    third = -(-len(cells) // 3)
+    rows = ["  ".join(cells[i::third]) for i in range(third)]
+    return "\n".join([*rows, f"{len(cells) - len(missed(counts))} of {len(cells)} marks reached"])

@@ -18,6 +18,7 @@ from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
 from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched.core import Drafter, Flight
+from k3mem.sched.failure import MAX_FAILURES
 from k3mem.sched.job import Job
 from k3mem.sched.scheduler import Scheduler
 from k3mem.shape import Shape
@@ -206,16 +207,23 @@ class Engine:
             return self.scheduler.launched(plan, ticket)
 
     def _launch_failed(self, plan: Plan, effect: Effect) -> None:
-        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself."""
+        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself.
+        Before the executor is given up they are retired as well: a commit among them shows that it still works."""
         if effect == Effect.NO_EFFECT:
             self.scheduler.cancel(plan)
+            if self.scheduler.core.failures + 1 >= MAX_FAILURES:
+                self._retire_down_to(0)
             self.scheduler.missed()
             return
         flight = self.scheduler.launched(plan, None)
-        while self.flights and self.flights[0] is not flight:  # one that fails ends all after it
-            self._late += self._retire(self.flights[0])
+        self._retire_down_to(1)
         if self.flights:
             self.scheduler.fail(flight, effect)
+
+    def _retire_down_to(self, count: int) -> None:
+        """Retire flights, the oldest first, until `count` are left. One that fails takes all with it."""
+        while len(self.flights) > count:
+            self._late += self._retire(self.flights[0])
 
     def cancel(self, plan: Plan) -> None:
         """Drop the open plan instead of launching it."""

@@ -174,3 +174,27 @@ def test_a_device_that_goes_away_with_several_steps_in_flight_is_one_failure(in_
         got = [token for out in outputs if out.id == i for token in out.tokens]
         assert got == fresh_output(scope, prompt, Sampling(), 40, vocab_size=VOCAB)
     engine.check()
+
+
+class Launches(Faults):
+    """Launches fail without effect as a list says, one entry a launch; later ones do not."""
+
+    def __init__(self, fails: list[bool]) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def strike(self, step: int) -> Fault | None:
+        return Fault(step, "launch", Effect.NO_EFFECT) if self.fails and self.fails.pop(0) else None
+
+
+def test_a_step_in_flight_is_retired_before_the_executor_is_given_up() -> None:
+    """Two launches fail, the third is in flight when the fourth fails: its commit comes first and starts the count
+    again, and no ticket is forgotten."""
+    executor = MockExecutor(seed=5, faults=Launches([True, True, False, True]), strict_handout=False)
+    engine = Engine(shape(), executor, 100_000, Policy(max_running=2, steps_in_flight=1))
+    for i in range(3):
+        engine.submit(Request(i, [i + 1] * 30, 20))
+    ends = {out.id: out.reason for out in engine.run() if out.finished}
+    assert ends == {0: "length", 1: "length", 2: "length"}
+    assert engine.stats()["failures"] == 3
+    assert not executor.violations

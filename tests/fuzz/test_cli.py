@@ -80,13 +80,46 @@ def test_explore_says_when_it_is_not_complete(tmp_path: Path) -> None:
     assert result(out)["complete"] is False
 
 
+def test_explore_seeks_planted_bugs(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert runner.invoke(app, ["explore", "--only", "half_translated", "--json", str(out)]).exit_code == 0
+    sought = result(out)["mutants"][0]
+    assert sought["killed"] and sought["order"] and sought["by"] in ("oracle", "check")
+    assert runner.invoke(app, ["explore", "--only", "canary", "--seconds", "0"]).exit_code == 1
+    assert runner.invoke(app, ["explore", "--only", "no_such"]).exit_code == 2
+
+
+def test_processes_run_worlds_together(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert runner.invoke(app, ["run", "--worlds", "4", "--jobs", "2", "--json", str(out)]).exit_code == 0
+    told = result(out)
+    assert told["worlds"] >= 4 and told["marks"]["seated"] > 0 and told["found"] is None
+
+
+def test_all_runs_stages_and_says_how_to_run_them_again(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = ["all", "--share", "1/8", "--minutes", "2", "--stage", "corpus", "--stage", "run", "--events", "200",
+               "--jobs", "1", "--json", str(out)]
+    done = runner.invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "k3mem fuzz all --share 1/8 --minutes 2" in done.output
+    told = result(out)
+    assert told["wrong"] == [] and told["stages"]["run"]["seed"] == 1_000_000 and told["share"] == "1/8"
+    assert told["stages"]["run"]["events"] >= 200 and told["stages"]["corpus"]["scripts"] > 0
+
+
+@pytest.mark.parametrize("wrong", [["--share", "8/8"], ["--stage", "none"]])
+def test_all_refuses_what_is_not_there(wrong: list[str]) -> None:
+    assert runner.invoke(app, ["all", *wrong]).exit_code == 2
+
+
 def test_bench_measures_rates(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert runner.invoke(app, ["bench", "--seconds", "0.2", "--json", str(out)]).exit_code == 0
     assert result(out)["events_per_second"] > 0 and result(out)["by_kind"]["row"] > 0
 
 
-@pytest.mark.parametrize("command", ["run", "prove", "explore", "replay", "judge", "bench"])
+@pytest.mark.parametrize("command", ["run", "prove", "explore", "all", "replay", "judge", "bench"])
 def test_every_command_is_under_the_main_one(command: str) -> None:
     done = runner.invoke(main_app, ["fuzz", command, "--help"])
     assert done.exit_code == 0 and "--json" in done.output
