@@ -154,7 +154,9 @@ def plant(tree: Tree, prompt: Int32, output: Int32, first_page: int) -> int:
 
 
 def overhead(build: Callable[[], Tree]) -> dict[str, float]:
-    """Bytes a cached page beyond 4 a token: on the heap (`real`), and by the tree's own count (`counted`)."""
+    """Bytes a cached page beyond 4 a token: on the heap (`real`), and by the tree's own count (`counted`). The second
+    tree is weighed: what the first one left behind (caches of numpy and the C library) is no metadata."""
+    build()
     before = heap.in_use()
     tree = build()
     after = heap.in_use()
