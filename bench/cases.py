@@ -18,7 +18,7 @@ from k3mem import Engine, Policy, Request, Shape
 from k3mem.plan import Sampling
 from k3mem.pool import Arena
 from k3mem.radix import Kind, Lru, Tree
-from k3mem.types import Int32, NodeId, StateId
+from k3mem.types import Int32, NodeId, ScopeId, StateId
 
 PAGE = 64
 LONG = 524_288
@@ -26,6 +26,8 @@ CHUNK = 8_192
 LEAVES = 40_000
 DEEP = 128
 VOCAB = 160_000
+SCOPE = ScopeId(0)
+"""The one scope of `new_tree`."""
 
 Call = Callable[[], object]
 
@@ -36,7 +38,7 @@ def tokens(n: int, seed: int = 0) -> Int32:
 
 
 def new_tree() -> Tree:
-    """An empty tree with one scope, 0."""
+    """An empty tree with one scope."""
     tree = Tree(PAGE, PAGE, Lru())
     tree.new_scope()
     return tree
@@ -52,19 +54,18 @@ class Edge(NamedTuple):
 def one_edge(length: int = LONG) -> Edge:
     """One node of `length` tokens; its match, and a memcmp of the same tokens in two other arrays."""
     tree, text = new_tree(), tokens(length)
-    scope = 0
-    tree.publish(tree.root(scope), text, length, np.arange(length // PAGE, dtype=np.int32), StateId(1))
+    tree.publish(tree.root(SCOPE), text, length, np.arange(length // PAGE, dtype=np.int32), StateId(1))
     asked, other = text.copy(), text.copy()
     memcmp = ctypes.CDLL(None).memcmp
     memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     a, b, size = asked.ctypes.data, other.ctypes.data, asked.nbytes
-    if tree.match(scope, asked).depth != length or memcmp(a, b, size):
+    if tree.match(SCOPE, asked).depth != length or memcmp(a, b, size):
         raise RuntimeError("the case is wrong: nothing to measure")
 
     def compare(_keep: object = (asked, other)) -> int:
         return int(memcmp(a, b, size))
 
-    return Edge(lambda: tree.match(scope, asked), compare)
+    return Edge(lambda: tree.match(SCOPE, asked), compare)
 
 
 class Publisher:
@@ -75,7 +76,7 @@ class Publisher:
         self.text = tokens(length)
         self.pages = np.arange(length // PAGE, dtype=np.int32)
         self.chunk = chunk
-        self.node: NodeId = self.tree.root(0)
+        self.node: NodeId = self.tree.root(SCOPE)
         self.depth = 0
 
     @property
@@ -94,7 +95,7 @@ class Publisher:
 def leaves(count: int = LEAVES) -> Tree:
     """`count` cached leaves of one page below the root, each with a checkpoint: the worst case of metadata."""
     tree = new_tree()
-    root, text = tree.root(0), tokens(count * PAGE).reshape(count, PAGE)
+    root, text = tree.root(SCOPE), tokens(count * PAGE).reshape(count, PAGE)
     pages = np.arange(count, dtype=np.int32).reshape(count, 1)
     for i in range(count):
         tree.publish(root, text[i], PAGE, pages[i], StateId(i), Kind.PROMPT_END, i)
@@ -104,7 +105,7 @@ def leaves(count: int = LEAVES) -> Tree:
 def lock_pair(depth: int = DEEP) -> Call:
     """Lock and unlock of the last node of a path of `depth` nodes, one page and one checkpoint each."""
     tree = new_tree()
-    node, text, pages = tree.root(0), tokens(depth * PAGE), np.arange(depth, dtype=np.int32)
+    node, text, pages = tree.root(SCOPE), tokens(depth * PAGE), np.arange(depth, dtype=np.int32)
     for i in range(depth):
         node = tree.publish(node, text, (i + 1) * PAGE, pages, StateId(i), Kind.HINT, i).node
 

@@ -140,15 +140,15 @@ def replay_timed() -> float:
 
 def plant(tree: Tree, prompt: Int32, output: Int32, first_page: int) -> int:
     """Publish a prompt's end and its answer's end as a server without memory limits would; the next unused page id."""
-    span, root = tree.page_tokens, tree.root(0)  # type: ignore[arg-type]
+    span, root = tree.page_tokens, tree.root(cases.SCOPE)
     text = np.concatenate([prompt, output])
-    found = tree.match(0, prompt, len(prompt) - 1)  # type: ignore[arg-type]
+    found = tree.match(cases.SCOPE, prompt, len(prompt) - 1)
     node, depth = (found.node, found.depth) if found.depth else (root, 0)
     pages = np.arange(first_page, first_page + -(-len(text) // span), dtype=np.int32)
     for end, kind in ((found.known // span * span, Kind.BRANCH), ((len(prompt) - 1) // span * span, Kind.PROMPT_END),
                       (len(text) - 1, Kind.ANSWER_END)):
         if end > depth and (kind != Kind.ANSWER_END or len(output)):
-            node = tree.publish(node, text, end, pages, StateId(first_page), kind, 1).node
+            node = tree.publish(node, text, end, pages, StateId(8 * first_page + kind), kind, 1).node
             depth = end
     return first_page + len(pages)
 

@@ -8,14 +8,14 @@ import sys
 import time
 
 
-def main():
+def main() -> None:
     sys.path.insert(0, sys.argv[1])
-    import peer_sglang
-    from workloads import make_agentic
+    import peer_sglang  # type: ignore[import-not-found]
+    from workloads import make_agentic  # type: ignore[import-not-found]
 
     small = make_agentic(sessions=3, turns=3, system_prompts=1, system_len=700, seed=1)
     requests = make_agentic()
-    out = {}
+    out: dict[str, dict[str, object]] = {}
     for allocator in ("static", "unified"):
         peer_sglang.run(small, 200_000, 64, 64, core="rust", allocator=allocator, concurrency=2, check=False,
                         warmup=False)

@@ -10,13 +10,13 @@ import sys
 UNITS = {"block": None, "128": 128, "64": 64}
 
 
-def main():
+def main() -> None:
     sys.path.insert(0, sys.argv[1])
     with contextlib.redirect_stdout(sys.stderr):
-        import peer_vllm
-        from workloads import agentic, make_agentic
+        import peer_vllm  # type: ignore[import-not-found]
+        from workloads import agentic, make_agentic  # type: ignore[import-not-found]
 
-        out = {"make_agentic": {}, "agentic": {}}
+        out: dict[str, dict[str, object]] = {"make_agentic": {}, "agentic": {}}
         same = 400_000 * 27_648 + 200 * 56_171_520
         for unit, tokens in UNITS.items():
             out["make_agentic"][unit] = peer_vllm.run(make_agentic(), same, concurrency=4, hash_block=tokens)

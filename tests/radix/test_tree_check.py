@@ -10,8 +10,8 @@ import pytest
 from k3mem.errors import Corrupted
 from k3mem.radix import Kind, Lru, Tree
 
-PER_NODE = ["touch", "parent", "left", "right", "kids_ghost", "kids_kv", "start", "len", "state", "lock", "seat", "scope",
-            "stamp_low", "kv_stamp_low", "stamp_high", "kv_stamp_high", "kind", "flags"]
+PER_NODE = ["touch", "parent", "left", "right", "kids_ghost", "kids_kv", "start", "len", "state", "lock", "seat",
+            "scope", "stamp_low", "kv_stamp_low", "stamp_high", "kv_stamp_high", "kind", "flags"]
 
 
 @pytest.fixture
