@@ -12,28 +12,24 @@ k3_tree *k3_tree_new(int32_t page_tokens, const uint8_t *classes, int32_t kinds,
     t->free = NONE;
     t->ghost_limit = ghost_tokens;
     t->last_stamp = -1;
+    t->heaps[EVICTABLE].way = 1;
+    t->heaps[GHOSTS].way = -1;
     memcpy(t->classes, classes, (size_t)kinds * 2);
     return t;
 }
 
 void k3_tree_free(k3_tree *t) {
     if (!t) return;
-    for (int32_t x = 0; x < t->top; x++) {
-        free(t->nodes[x].tokens);
-        free(t->nodes[x].pages);
-    }
+    for (int32_t x = 0; x < t->top; x++) free(t->nodes[x].tokens);
     free(t->nodes);
-    free(t->heaps[0].at);
-    free(t->heaps[1].at);
+    free(t->seats);
     free(t->roots);
-    free(t->states);
     free(t->pages);
     free(t);
 }
 
 const char *k3_tree_error(const k3_tree *t) { return t->error; }
 const int32_t *k3_tree_out_pages(const k3_tree *t) { return t->pages; }
-const int32_t *k3_tree_out_states(const k3_tree *t) { return t->states; }
 
 int32_t k3_tree_new_scope(k3_tree *t) {
     if (t->n_roots == t->cap_roots) {
@@ -57,7 +53,7 @@ int32_t k3_tree_new_scope(k3_tree *t) {
 static void supersede_above(k3_tree *t, int32_t x) {
     for (int32_t p = t->nodes[x].parent; p != NONE; p = t->nodes[p].parent) {
         node *n = &t->nodes[p];
-        if (n->flags & ROOT || children_of(n) != 1) return;
+        if (n->flags & ROOT || few_children(t, n) != 1) return;
         if (n->state < 0) continue;
         bool passing = n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND);
         if (passing) n->flags |= SUPERSEDED;
@@ -70,7 +66,7 @@ static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t s
     node *n = &t->nodes[x];
     n->state = state;
     n->kind = (uint8_t)kind;
-    n->stamp = stamp;
+    set_stamp(n, stamp);
     n->touch = ++t->clock;
     n->flags &= (uint8_t)~(HAD_STATE | USED | SUPERSEDED);
     t->counters[CHECKPOINTS]++;
@@ -78,12 +74,12 @@ static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t s
     supersede_above(t, x);
 }
 
-/* New ghost child of p with tokens[0:len]. */
-static int32_t add_ghost(k3_tree *t, int32_t p, const int32_t *tokens, int32_t len) {
+/* New ghost child of p with tokens[0:len], and room for `pages` page ids behind them. */
+static int32_t add_ghost(k3_tree *t, int32_t p, const int32_t *tokens, int32_t len, int32_t pages) {
     int32_t x = node_new(t);
     if (x < 0) return x;
     node *n = &t->nodes[x];
-    n->tokens = malloc((size_t)len * sizeof *tokens);
+    n->tokens = malloc(((size_t)len + (size_t)pages) * sizeof *tokens);
     n->start = depth_of(&t->nodes[p]);
     n->scope = t->nodes[p].scope;
     if (!n->tokens) {
@@ -104,15 +100,11 @@ static int32_t add_ghost(k3_tree *t, int32_t p, const int32_t *tokens, int32_t l
 /* New KV child of p with tokens[0:len] and pages[0:ceil(len / P)]. */
 static int32_t add_leaf(k3_tree *t, int32_t p, const int32_t *tokens, int32_t len, const int32_t *pages,
                         int64_t stamp) {
-    int32_t count = pages_of(t, len), x = add_ghost(t, p, tokens, len);
-    if (x < 0) return x;
-    int32_t *own = malloc((size_t)count * sizeof *own);
-    if (!own) {
+    int32_t x = add_ghost(t, p, tokens, len, pages_of(t, len));
+    if (x >= 0 && give_kv(t, x, pages, stamp) < 0) {
         forget(t, x);
         return K3_E_MEMORY;
     }
-    memcpy(own, pages, (size_t)count * sizeof *own);
-    give_kv(t, x, own, stamp);
     return x;
 }
 
@@ -121,20 +113,20 @@ static int step_on(k3_tree *t, int32_t x, const int32_t *pages, int64_t stamp, k
     node *n = &t->nodes[x];
     int32_t first = n->start / t->page, count = pages_of(t, n->len);
     if (kv_bit(n)) {
+        const int32_t *own = pages_at(n);
         for (int32_t i = 0; i < n->len / t->page - K3_MUTANT(K3_MUTANT_REPLACED); i++) {
-            if (n->pages[i] == pages[first + i]) continue;
+            if (own[i] == pages[first + i]) continue;
             t->pages[t->n_pages++] = first + i;
-            t->pages[t->n_pages++] = n->pages[i];
+            t->pages[t->n_pages++] = own[i];
             out->n_replaced++;
         }
         return K3_OK;
     }
-    int32_t *own = malloc((size_t)count * sizeof *own);
-    if (!own) return K3_E_MEMORY;
-    memcpy(own, pages + (K3_MUTANT(K3_MUTANT_REVIVED_PAGES) ? 0 : first), (size_t)count * sizeof *own);
-    give_kv(t, x, own, stamp);
+    const int32_t *given = pages + (K3_MUTANT(K3_MUTANT_REVIVED_PAGES) ? 0 : first);
+    int rc = give_kv(t, x, given, stamp);
+    if (rc < 0) return rc;
     if (out->adopted_from < 0) out->adopted_from = first;
-    if (is_tail(t, n)) out->shared_page = own[count - 1];
+    if (is_tail(t, n)) out->shared_page = given[count - 1];
     return K3_OK;
 }
 
@@ -167,9 +159,11 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
     if (!kv_bit(&t->nodes[x])) return corrupt(t, "publisher's node %d is a ghost", x);
     int32_t depth = depth_of(&t->nodes[x]);
     if (end < 1 || end < depth || n_pages < pages_of(t, end)) return K3_E_ARG;
-    if (kind < 0 || kind >= t->kinds || state < NONE || stamp < 0) return K3_E_ARG;
-    if ((rc = reserve_pages(t, pages_of(t, end - depth) + 2)) < 0) return rc;
-    t->n_pages = t->n_states = 0;
+    if (kind < 0 || kind >= t->kinds || state < NONE || stamp < 0 || stamp > K3_LAST_STEP) return K3_E_ARG;
+    /* A pair for each page from the tail's own on; and later, the pages of this path. */
+    int64_t pairs = 2 * ((int64_t)pages_of(t, end - depth) + 2), path = pages_of(t, end);
+    if ((rc = reserve_pages(t, pairs > path ? pairs : path)) < 0) return rc;
+    t->n_pages = 0;
     *out = (k3_published){.adopted_from = NONE, .shared_page = NONE};
     if (stamp > t->last_stamp) t->last_stamp = stamp;
     if (end > depth && (x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
@@ -207,11 +201,11 @@ int k3_tree_remember(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end) 
     int32_t depth = depth_of(&t->nodes[x]);
     end -= end % t->page;
     if (end <= depth) return K3_OK;
-    t->n_pages = t->n_states = 0;
+    t->n_pages = 0;
     if ((x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
     for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
         int32_t c = child_for(t, x, tokens + at, end - at);
-        if (c == NONE) c = add_ghost(t, x, tokens + at, end - at);
+        if (c == NONE) c = add_ghost(t, x, tokens + at, end - at, 0);
         if (c < 0) return c;
         x = c;
     }
@@ -267,54 +261,54 @@ int32_t k3_tree_take(k3_tree *t, int32_t x) {
 
 /* -- eviction */
 
-/* Takes x's checkpoint and then the KV that only it needed, upwards; nodes marked `epoch` keep their KV. */
-static void retire(k3_tree *t, int32_t x, uint32_t epoch, k3_evicted *out) {
+/* Takes x's checkpoint and then the KV that only it needed, upwards; marked nodes keep their KV. The caller takes off
+ * the marks and trims the ghosts. */
+static void retire(k3_tree *t, int32_t x, k3_evicted *out) {
     node *n = &t->nodes[x];
-    t->n_pages = t->n_states = 0;
+    t->n_pages = 0;
     *out = (k3_evicted){.node = x, .kind = n->kind, .state = n->state, .depth = depth_of(n),
                         .unused = n->state >= 0 && !(n->flags & USED)};
     if (n->state >= 0) {
         detach(t, x);
         settle(t, x);
     }
-    for (; (n = &t->nodes[x])->state < 0 && !(n->flags & ROOT) && n->mark != epoch; x = n->parent) {
-        if (n->count[1] > 0 && !K3_MUTANT(K3_MUTANT_EVICT_SHARED)) break;
+    for (; (n = &t->nodes[x])->state < 0 && !(n->flags & (ROOT | MARK)); x = n->parent) {
+        if (n->kids[1] != NONE && !K3_MUTANT(K3_MUTANT_EVICT_SHARED)) break;
         if (n->lock > 0 && !K3_MUTANT(K3_MUTANT_EVICT_LOCKED)) break;
         out->tokens += n->len;
         lose_kv(t, x);
         if (K3_MUTANT(K3_MUTANT_EVICT_LEAF)) break;
     }
     out->n_pages = t->n_pages;
-    trim_ghosts(t);
 }
 
 /* Smallest unmarked entry at or below heap place i: looks only below marked ones. O(marked entries met). */
-static int32_t least_unmarked(const k3_tree *t, int64_t i, uint32_t epoch) {
+static int32_t least_unmarked(const k3_tree *t, int64_t i) {
     const heap *h = &t->heaps[EVICTABLE];
     if (i >= h->n) return NONE;
-    int32_t x = h->at[i];
-    if (t->nodes[x].mark != epoch) return x;
-    int32_t a = least_unmarked(t, 2 * i + 1, epoch), b = least_unmarked(t, 2 * i + 2, epoch);
+    int32_t x = heap_at(h, (int32_t)i);
+    if (!(t->nodes[x].flags & MARK)) return x;
+    int32_t a = least_unmarked(t, 2 * i + 1), b = least_unmarked(t, 2 * i + 2);
     if (a == NONE || b == NONE) return a == NONE ? b : a;
     return heap_key(t, a) <= heap_key(t, b) ? a : b;
 }
 
 int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out) {
-    uint32_t epoch = next_epoch(t);
     if (protect != NONE) {
         int rc = need_live(t, protect);
         if (rc < 0) return rc;
-        if (!K3_MUTANT(K3_MUTANT_PROTECT)) mark_path(t, protect, epoch);
+        if (!K3_MUTANT(K3_MUTANT_PROTECT)) mark_path(t, protect);
     }
-    int32_t x = least_unmarked(t, 0, epoch);
-    if (x == NONE) return 0;
-    retire(t, x, epoch, out);
-    return 1;
+    int32_t x = least_unmarked(t, 0);
+    if (x != NONE) retire(t, x, out);
+    clear_path(t, protect);
+    trim_ghosts(t);
+    return x != NONE;
 }
 
 int32_t k3_tree_next_class(const k3_tree *t) {
     const heap *h = &t->heaps[EVICTABLE];
-    return h->n ? (int32_t)(heap_key(t, h->at[0]) >> 56) : NONE;
+    return h->n ? (int32_t)(heap_key(t, heap_at(h, 0)) >> 56) : NONE;
 }
 
 int k3_tree_cap(k3_tree *t, int32_t x, int32_t limit, uint32_t kinds, k3_evicted *out) {
@@ -330,96 +324,105 @@ int k3_tree_cap(k3_tree *t, int32_t x, int32_t limit, uint32_t kinds, k3_evicted
         }
         open = NONE;
         if (n->flags & ROOT || !(kinds >> n->kind & 1)) continue;
-        if (children_of(n) > 1 && !K3_MUTANT(K3_MUTANT_CAP_FORK)) continue;
+        if (few_children(t, n) > 1 && !K3_MUTANT(K3_MUTANT_CAP_FORK)) continue;
         if (n->lock > 0 && !K3_MUTANT(K3_MUTANT_CAP_LOCKED)) continue;
         open = p;
         found++;
     }
     if (found <= limit || best == NONE) return 0;
-    retire(t, best, next_epoch(t), out);
+    retire(t, best, out);
+    trim_ghosts(t);
     return 1;
 }
 
 /* -- many at once */
 
-static void put_out_state(k3_tree *t, int32_t x) {
-    t->states[t->n_states++] = t->nodes[x].state;
+static void put_out_state(k3_tree *t, int32_t x, int32_t *states, int32_t *n) {
+    states[(*n)++] = t->nodes[x].state;
     detach(t, x);
+}
+
+/* Page ids go to the caller's array until the end. */
+static void begin_output(k3_tree *t, int32_t *pages_out, int32_t *n_out) {
+    t->out = pages_out;
+    t->n_pages = n_out[0] = 0;
+}
+
+static void end_output(k3_tree *t, int32_t *n_out) {
+    t->out = t->pages;
+    n_out[1] = t->n_pages;
+    trim_ghosts(t);
 }
 
 static bool holds_kv(const node *n) { return (n->flags & (LIVE | KV | ROOT)) == (LIVE | KV); }
 
 /* A page is damaged where its used rows reach beyond the first damaged row. */
 static bool kv_damaged(const k3_tree *t, const node *n, int64_t stamp, const int32_t *damaged_rows, int32_t n_rows) {
-    if (n->kv_stamp >= stamp + K3_MUTANT(K3_MUTANT_DROP_STAMP)) return true;
+    if (kv_stamp_of(n) >= stamp + K3_MUTANT(K3_MUTANT_DROP_STAMP)) return true;
+    const int32_t *pages = pages_at(n);
     int32_t whole = n->len / t->page, rest = n->len % t->page;
     for (int32_t i = 0; i < whole; i++)
-        if (n->pages[i] < n_rows && damaged_rows[n->pages[i]] < t->page - K3_MUTANT(K3_MUTANT_DROP_ROW)) return true;
-    return rest && n->pages[whole] < n_rows && damaged_rows[n->pages[whole]] < rest;
+        if (pages[i] < n_rows && damaged_rows[pages[i]] < t->page - K3_MUTANT(K3_MUTANT_DROP_ROW)) return true;
+    return rest && pages[whole] < n_rows && damaged_rows[pages[whole]] < rest;
 }
 
-/* Marks every KV node that stands on a node marked `bad`; each node is climbed over at most twice. */
-static void spread_damage(k3_tree *t, uint32_t bad, uint32_t good) {
+/* Marks every KV node: DAMAGED too where it stands on a damaged one; each node is climbed over at most twice. */
+static void spread_damage(k3_tree *t) {
     for (int32_t x = 0; x < t->top; x++) {
         if (!holds_kv(&t->nodes[x])) continue;
         int32_t y = x;
-        while (!(t->nodes[y].flags & ROOT) && t->nodes[y].mark != bad && t->nodes[y].mark != good)
-            y = t->nodes[y].parent;
-        uint32_t verdict = t->nodes[y].mark == bad && !K3_MUTANT(K3_MUTANT_DROP_DEEPER) ? bad : good;
-        for (int32_t z = x; z != y; z = t->nodes[z].parent) t->nodes[z].mark = verdict;
+        while (!(t->nodes[y].flags & (ROOT | MARK))) y = t->nodes[y].parent;
+        int verdict = t->nodes[y].flags & DAMAGED && !K3_MUTANT(K3_MUTANT_DROP_DEEPER) ? MARK | DAMAGED : MARK;
+        for (int32_t z = x; z != y; z = t->nodes[z].parent) t->nodes[z].flags |= (uint8_t)verdict;
     }
 }
 
 int k3_tree_drop(k3_tree *t, int64_t stamp, const int32_t *damaged_rows, int32_t n_rows, const uint8_t *damaged_states,
-                 int32_t n_states, int32_t *n_states_out, int32_t *n_pages_out) {
-    uint32_t bad = next_epoch(t), good = next_epoch(t);
-    if (good < bad) bad = next_epoch(t);
-    t->n_pages = t->n_states = 0;
+                 int32_t n_states, int32_t *states_out, int32_t *pages_out, int32_t *n_out) {
+    begin_output(t, pages_out, n_out);
     for (int32_t x = 0; x < t->top; x++) {
         node *n = &t->nodes[x];
-        if (holds_kv(n) && kv_damaged(t, n, stamp, damaged_rows, n_rows)) n->mark = bad;
+        if (holds_kv(n) && kv_damaged(t, n, stamp, damaged_rows, n_rows)) n->flags |= MARK | DAMAGED;
     }
-    spread_damage(t, bad, good);
+    spread_damage(t);
     for (int32_t x = 0; x < t->top; x++) {
         node *n = &t->nodes[x];
         if (!holds_kv(n)) continue;
-        bool unborn = n->stamp >= stamp;
+        bool gone = n->flags & DAMAGED, unborn = stamp_of(n) >= stamp;
         bool damaged = n->state >= 0 && n->state < n_states && damaged_states[n->state];
         if (K3_MUTANT(K3_MUTANT_DROP_STATE)) damaged = false;
-        if (n->state >= 0 && (n->mark == bad || unborn || damaged)) {
-            put_out_state(t, x);
+        if (n->state >= 0 && (gone || unborn || damaged)) {
+            put_out_state(t, x, states_out, n_out);
             if (unborn) n->flags &= (uint8_t)~HAD_STATE;
             settle(t, x);
         }
-        if (n->mark == bad) lose_kv(t, x);
+        if (gone) lose_kv(t, x);
+        n->flags &= (uint8_t)~(MARK | DAMAGED);
     }
-    trim_ghosts(t);
-    *n_states_out = t->n_states;
-    *n_pages_out = t->n_pages;
+    end_output(t, n_out);
     return K3_OK;
 }
 
-int k3_tree_flush(k3_tree *t, int32_t *n_states_out, int32_t *n_pages_out) {
-    uint32_t epoch = next_epoch(t);
-    t->n_pages = t->n_states = 0;
+int k3_tree_flush(k3_tree *t, int32_t *states_out, int32_t *pages_out, int32_t *n_out) {
+    begin_output(t, pages_out, n_out);
     for (int32_t x = 0; x < t->top; x++)
         if (t->nodes[x].flags & LIVE && t->nodes[x].lock > 0 && !K3_MUTANT(K3_MUTANT_FLUSH_LOCKED))
-            mark_path(t, x, epoch);
+            mark_path(t, x);
     for (int32_t x = 0; x < t->top; x++) {
         node *n = &t->nodes[x];
         if (!holds_kv(n) || n->lock > 0) continue;
         if (n->state >= 0) {
-            put_out_state(t, x);
+            put_out_state(t, x, states_out, n_out);
             settle(t, x);
         }
-        if (n->mark != epoch) lose_kv(t, x);
+        if (!(n->flags & MARK)) lose_kv(t, x);
     }
-    *n_states_out = t->n_states;
-    *n_pages_out = t->n_pages;
+    for (int32_t x = 0; x < t->top; x++) t->nodes[x].flags &= (uint8_t)~MARK;
+    end_output(t, n_out);
     return k3_tree_forget_ghosts(t);
 }
 
 int k3_tree_forget_ghosts(k3_tree *t) {
-    while (t->heaps[GHOSTS].n) forget(t, t->heaps[GHOSTS].at[0]);
+    while (t->heaps[GHOSTS].n) forget(t, heap_at(&t->heaps[GHOSTS], 0));
     return K3_OK;
 }

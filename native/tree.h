@@ -15,6 +15,8 @@
 
 #include "k3.h"
 
+#define K3_LAST_STEP 549755813887 /* 2^39 - 1: no stamp is larger */
+
 /* cffi: begin */
 typedef struct k3_tree k3_tree;
 
@@ -42,7 +44,8 @@ typedef struct {
 } k3_evicted;
 
 typedef struct {
-    int32_t depth, start, parent, state, kind, lock, children, scope;
+    int32_t depth, start, parent, state, kind, lock, scope;
+    int32_t children; /* 0, 1, or 2 for more */
     int32_t has_kv, superseded, is_tail, had_state;
     int32_t unused; /* 1: a checkpoint that was never touched */
     int64_t stamp, kv_stamp;
@@ -59,10 +62,8 @@ k3_tree *k3_tree_new(int32_t page_tokens, const uint8_t *classes, int32_t kinds,
 void k3_tree_free(k3_tree *t);
 /* Text of the last K3_E_CORRUPT. O(1). */
 const char *k3_tree_error(const k3_tree *t);
-/* Page ids that the last call on this tree put out; valid until the next call. O(1). */
+/* Page ids that the last publish, evict or cap put out; valid until the next call. O(1). */
 const int32_t *k3_tree_out_pages(const k3_tree *t);
-/* State ids that the last drop or flush put out. O(1). */
-const int32_t *k3_tree_out_states(const k3_tree *t);
 
 /* New root; returns its scope (0, 1, ...) or an error. Amortised O(1). */
 int32_t k3_tree_new_scope(k3_tree *t);
@@ -97,11 +98,13 @@ int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out);
 /* Removes the state of least loss if more than `limit` capped checkpoints of `kinds` (bit set) lie on the path above
  * node. 1: a victim in *out, 0: none. O(path). */
 int k3_tree_cap(k3_tree *t, int32_t node, int32_t limit, uint32_t kinds, k3_evicted *out);
-/* After a failed step: see tree.py. damaged_rows by page id, damaged_states by state id. O(n + pages). */
+/* After a failed step: see tree.py. damaged_rows by page id, damaged_states by state id. What goes is put out into
+ * states_out and pages_out, which have room for all checkpoints and kv_pages of k3_tree_count; n_out: how many of each.
+ * O(n + pages). */
 int k3_tree_drop(k3_tree *t, int64_t stamp, const int32_t *damaged_rows, int32_t n_rows, const uint8_t *damaged_states,
-                 int32_t n_states, int32_t *n_states_out, int32_t *n_pages_out);
-/* Drops every unlocked checkpoint and all KV outside locked paths; forgets ghosts. O(n log n). */
-int k3_tree_flush(k3_tree *t, int32_t *n_states_out, int32_t *n_pages_out);
+                 int32_t n_states, int32_t *states_out, int32_t *pages_out, int32_t *n_out);
+/* Drops every unlocked checkpoint and all KV outside locked paths; forgets ghosts. Outputs as above. O(n log n). */
+int k3_tree_flush(k3_tree *t, int32_t *states_out, int32_t *pages_out, int32_t *n_out);
 /* Forgets all ghosts without a locked descendant. O(ghosts log n). */
 int k3_tree_forget_ghosts(k3_tree *t);
 

@@ -25,13 +25,15 @@ typedef struct {
 #define FIELD(name, member) {name, offsetof(node, member), sizeof(((node *)0)->member)}
 
 static const field FIELDS[] = {
-    FIELD("touch", touch),        FIELD("stamp", stamp),           FIELD("kv_stamp", kv_stamp),
-    FIELD("parent", parent),      FIELD("left", left),             FIELD("right", right),
-    FIELD("kids_ghost", kids[0]), FIELD("kids_kv", kids[1]),       FIELD("count_ghost", count[0]),
-    FIELD("count_kv", count[1]),  FIELD("start", start),           FIELD("len", len),
-    FIELD("state", state),        FIELD("lock", lock),             FIELD("seat", seat),
-    FIELD("scope", scope),        FIELD("mark", mark),             FIELD("kind", kind),
-    FIELD("flags", flags),
+    FIELD("touch", touch),           FIELD("parent", parent),
+    FIELD("left", left),             FIELD("right", right),
+    FIELD("kids_ghost", kids[0]),    FIELD("kids_kv", kids[1]),
+    FIELD("start", start),           FIELD("len", len),
+    FIELD("state", state),           FIELD("lock", lock),
+    FIELD("seat", seat),             FIELD("scope", scope),
+    FIELD("stamp_low", stamp_low),   FIELD("kv_stamp_low", kv_stamp_low),
+    FIELD("stamp_high", stamp_high), FIELD("kv_stamp_high", kv_stamp_high),
+    FIELD("kind", kind),             FIELD("flags", flags),
 };
 
 /* A free node holds nothing but its link. */
@@ -49,7 +51,7 @@ static int check_blank(k3_tree *t, int32_t x) {
 static int check_free(k3_tree *t) {
     int64_t live = 0, free_nodes = 0;
     for (int32_t x = 0; x < t->top; x++) {
-        NEED((t->nodes[x].flags & ~63) == 0, "flags", x, t->nodes[x].flags, "unknown bits");
+        NEED((t->nodes[x].flags & (MARK | DAMAGED)) == 0, "flags", x, t->nodes[x].flags, "a mark was left behind");
         live += t->nodes[x].flags & LIVE;
     }
     for (int32_t x = t->free; x != NONE; x = t->nodes[x].parent, free_nodes++) {
@@ -77,29 +79,26 @@ static int check_words(k3_tree *t, int32_t x) {
     NEED(root ? n->parent == NONE : is_live(t, n->parent), "parent", x, n->parent, "no such node");
     NEED(link_ok(t, n->left), "left", x, n->left, "no such node");
     NEED(link_ok(t, n->right), "right", x, n->right, "no such node");
-    for (int bit = 0; bit < 2; bit++) {
+    for (int bit = 0; bit < 2; bit++)
         NEED(link_ok(t, n->kids[bit]), bit ? "kids_kv" : "kids_ghost", x, n->kids[bit], "no such node");
-        NEED(n->count[bit] >= 0 && (n->count[bit] > 0) == (n->kids[bit] != NONE), bit ? "count_kv" : "count_ghost", x,
-             n->count[bit], bit ? "does not fit table 'kids_kv'" : "does not fit table 'kids_ghost'");
-    }
     NEED(n->start >= 0 && n->start % t->page == 0, "start", x, n->start, "not a page multiple");
     NEED(root ? n->len == 0 : n->len > 0 && n->len <= INT32_MAX - n->start, "len", x, n->len, "no possible length");
-    NEED(!is_tail(t, n) || children_of(n) == 0, "len", x, n->len, "ends inside a page but has children");
+    NEED(!is_tail(t, n) || (n->kids[0] == NONE && n->kids[1] == NONE), "len", x, n->len,
+         "ends inside a page but has children (tables 'kids_kv', 'kids_ghost')");
     NEED(n->state >= NONE, "state", x, n->state, "no state id");
     NEED(n->state < 0 || (kv_bit(n) && !root), "state", x, n->state, "a checkpoint without KV");
-    NEED((n->state >= 0) == (n->stamp >= 0), "state", x, n->state, "state and stamp (table 'stamp') disagree");
+    int64_t stamp = stamp_of(n), kv_stamp = kv_stamp_of(n);
+    NEED(stamp <= t->last_stamp && stamp >= -1, "stamp_low", x, stamp, "no step (tables 'stamp_low', 'stamp_high')");
+    NEED((n->state >= 0) == (stamp >= 0), "state", x, n->state, "state and stamp (table 'stamp_low') disagree");
     NEED(n->lock >= 0, "lock", x, n->lock, "below 0");
     NEED(n->kind < t->kinds, "kind", x, n->kind, "no such kind");
     NEED(n->touch <= t->clock, "touch", x, n->touch, "ahead of the clock");
-    NEED(n->stamp <= t->last_stamp && n->stamp >= -1, "stamp", x, n->stamp, "no step");
-    NEED(n->kv_stamp <= t->last_stamp && (kv_bit(n) && !root ? n->kv_stamp >= 0 : n->kv_stamp == -1), "kv_stamp", x,
-         n->kv_stamp, "no stamp of this node");
+    NEED(kv_stamp <= t->last_stamp && (kv_bit(n) && !root ? kv_stamp >= 0 : kv_stamp == -1), "kv_stamp_low", x,
+         kv_stamp, "no stamp of this node (tables 'kv_stamp_low', 'kv_stamp_high', 'flags')");
     NEED(n->scope >= 0 && n->scope < t->n_roots, "scope", x, n->scope, "no such scope");
     NEED(!root || t->roots[n->scope] == x, "scope", x, n->scope, "not the root of its scope");
-    NEED(n->mark <= t->epoch, "mark", x, n->mark, "ahead of the epoch");
     NEED(!root || kv_bit(n), "flags", x, n->flags, "a root counts as KV");
     NEED(root == (n->tokens == NULL), "flags", x, n->flags, "only a root has no tokens");
-    NEED((n->pages != NULL) == (kv_bit(n) && !root), "flags", x, n->flags, "KV and pages disagree");
     return K3_OK;
 }
 
@@ -107,13 +106,14 @@ static int check_words(k3_tree *t, int32_t x) {
 static int check_arrays(k3_tree *t, int32_t x) {
     const node *n = &t->nodes[x];
     for (int32_t i = 0; i < n->len; i++) NEED(n->tokens[i] >= 0, "tokens", x, n->tokens[i], "no token id");
-    for (int32_t i = 0; n->pages && i < pages_of(t, n->len); i++)
-        NEED(n->pages[i] >= 0, "pages", x, n->pages[i], "no page id");
+    const int32_t *pages = pages_at(n);
+    for (int32_t i = 0; pages && i < pages_of(t, n->len); i++)
+        NEED(pages[i] >= 0, "pages", x, pages[i], "no page id");
     return K3_OK;
 }
 
 /* One treap in order. Priorities fall along every link, so it ends even where links are wrong. */
-static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *before, int32_t *seen) {
+static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *before, int64_t *seen) {
     const node *n = &t->nodes[x];
     for (int side = 0; side < 2; side++) {
         int32_t c = side ? n->right : n->left;
@@ -127,8 +127,7 @@ static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *befor
                  x, twin, "a ghost and a KV sibling share the first page");
             *before = x;
             ++*seen;
-            NEED(*seen <= t->nodes[p].count[bit], bit ? "count_kv" : "count_ghost", p, t->nodes[p].count[bit],
-                 "fewer than the children (tables 'left', 'right')");
+            NEED(*seen <= t->counters[NODES], side ? "right" : "left", x, *seen, "more children than nodes");
         }
         if (c == NONE) continue;
         NEED(priority(c) < priority(x), side ? "right" : "left", x, c, "treap order broken");
@@ -143,7 +142,8 @@ static int check_treap(k3_tree *t, int32_t p, int bit, int32_t x, int32_t *befor
 static int check_children(k3_tree *t, int32_t p, int64_t *linked) {
     const node *n = &t->nodes[p];
     for (int bit = 1; bit >= 0; bit--) { /* KV first: each ghost is then looked up among them */
-        int32_t top = n->kids[bit], before = NONE, seen = 0;
+        int32_t top = n->kids[bit], before = NONE;
+        int64_t seen = 0;
         if (top == NONE) continue;
         const char *table = bit ? "kids_kv" : "kids_ghost";
         NEED(t->nodes[top].parent == p, table, p, top, "its parent is another (table 'parent')");
@@ -151,8 +151,6 @@ static int check_children(k3_tree *t, int32_t p, int64_t *linked) {
         NEED(!bit || kv_bit(n), table, p, top, "KV below a ghost");
         int rc = check_treap(t, p, bit, top, &before, &seen);
         if (rc < 0) return rc;
-        NEED(seen == n->count[bit], bit ? "count_kv" : "count_ghost", p, n->count[bit],
-             "not the number of children (tables 'left', 'right')");
         *linked += seen;
     }
     return K3_OK;
@@ -161,13 +159,13 @@ static int check_children(k3_tree *t, int32_t p, int64_t *linked) {
 static int check_heap(k3_tree *t, int which) {
     const heap *h = &t->heaps[which];
     const char *table = which == EVICTABLE ? "evictable" : "ghosts";
-    NEED(h->n >= 0 && h->n <= t->cap, table, NONE, h->n, "impossible size");
+    NEED(h->n >= 0 && h->n <= t->cap - t->heaps[!which].n, table, NONE, h->n, "impossible size");
     for (int32_t i = 0; i < h->n; i++) {
-        int32_t x = h->at[i];
+        int32_t x = heap_at(h, i);
         NEED(is_live(t, x), table, x, i, "not a node");
         NEED(kv_bit(&t->nodes[x]) == which, table, x, i, "stands in the wrong heap");
         NEED(t->nodes[x].seat == i, table, x, i, "its seat (table 'seat') is another");
-        NEED(i == 0 || heap_key(t, h->at[(i - 1) / 2]) <= heap_key(t, x), table, x, i,
+        NEED(i == 0 || heap_key(t, heap_at(h, (i - 1) / 2)) <= heap_key(t, x), table, x, i,
              "heap order broken (tables 'touch', 'kind')");
     }
     return K3_OK;
@@ -195,7 +193,8 @@ static int check_owners(k3_tree *t) {
         const node *n = &t->nodes[x];
         if (!(n->flags & LIVE)) continue;
         if (n->state >= 0) states[n_states++] = (int64_t)n->state << 32 | x;
-        for (int32_t i = 0; n->pages && i < n->len / t->page; i++) pages[n_pages++] = (int64_t)n->pages[i] << 32 | x;
+        const int32_t *own = pages_at(n);
+        for (int32_t i = 0; own && i < n->len / t->page; i++) pages[n_pages++] = (int64_t)own[i] << 32 | x;
     }
     if (rc == K3_OK) rc = check_unique(t, states, n_states, "state");
     if (rc == K3_OK) rc = check_unique(t, pages, n_pages, "pages");
@@ -206,12 +205,14 @@ static int check_owners(k3_tree *t) {
 
 static int check_counters(k3_tree *t) {
     int64_t sum[COUNTERS] = {0};
+    int32_t deepest = 0;
     for (int32_t x = 0; x < t->top; x++) {
         const node *n = &t->nodes[x];
         if (!(n->flags & LIVE)) continue;
         sum[NODES]++;
         sum[CHECKPOINTS] += n->state >= 0;
-        sum[KV_PAGES] += n->pages ? pages_of(t, n->len) : 0;
+        sum[KV_PAGES] += pages_at(n) ? pages_of(t, n->len) : 0;
+        if (kv_bit(n) && pages_of(t, depth_of(n)) > deepest) deepest = pages_of(t, depth_of(n));
         sum[kv_bit(n) ? KV_TOKENS : GHOST_TOKENS] += n->len;
         sum[LOCKS] += n->lock;
     }
@@ -219,7 +220,8 @@ static int check_counters(k3_tree *t) {
         if (sum[i] != t->counters[i])
             return corrupt(t, "tree table 'counters', %s: value %lld, but the nodes (table '%s') add up to %lld",
                            COUNTER_NAMES[i][0], (long long)t->counters[i], COUNTER_NAMES[i][1], (long long)sum[i]);
-    NEED(t->cap_pages >= 2 * sum[KV_PAGES], "counters", NONE, t->cap_pages, "no room to put all pages out");
+    NEED(t->cap_pages >= deepest, "counters", NONE, t->cap_pages, "no room to put a path's pages out");
+    NEED(t->out == t->pages, "counters", NONE, t->n_pages, "page ids would go to an array of the past");
     return K3_OK;
 }
 
@@ -236,17 +238,18 @@ int k3_tree_check(k3_tree *t) {
     if (rc == K3_OK) rc = check_heap(t, GHOSTS);
     if (rc == K3_OK) rc = check_heap(t, EVICTABLE);
     if (rc < 0) return rc;
-    NEED(linked + t->n_roots == t->counters[NODES], "parent", NONE, linked, "nodes that no parent links to");
+    NEED(linked + t->n_roots == t->counters[NODES], "parent", NONE, linked,
+         "nodes that no parent links to (tables 'left', 'right', 'kids_kv', 'kids_ghost')");
     for (int32_t x = 0; x < t->top; x++) {
         const node *n = &t->nodes[x];
         if (!(n->flags & LIVE)) continue;
         const heap *h = &t->heaps[kv_bit(n)];
         NEED((n->seat != NONE) == belongs_in_heap(t, x), "seat", x, n->seat, "in a heap and eligible disagree");
-        NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && h->at[n->seat] == x), "seat", x, n->seat,
+        NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && heap_at(h, n->seat) == x), "seat", x, n->seat,
              "not its place in the heap");
         NEED(!(n->flags & SUPERSEDED) ||
-                 (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
-                  n->count[1] == 1),
+                 (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && few_of(t, n, 0) == 0 &&
+                  few_of(t, n, 1) == 1),
              "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
         if (n->parent == NONE) continue;
         NEED(n->start == depth_of(&t->nodes[n->parent]), "start", x, n->start, "not where the parent ends");
@@ -273,13 +276,15 @@ int k3_tree_table(k3_tree *t, const char *name, int32_t x, void **ptr, int32_t *
     if (!strcmp(name, "roots")) return give_table(t->roots, t->n_roots, 4, ptr, count, width, stride);
     if (!strcmp(name, "evictable"))
         return give_table(t->heaps[EVICTABLE].at, t->heaps[EVICTABLE].n, 4, ptr, count, width, stride);
-    if (!strcmp(name, "ghosts"))
-        return give_table(t->heaps[GHOSTS].at, t->heaps[GHOSTS].n, 4, ptr, count, width, stride);
+    if (!strcmp(name, "ghosts")) { /* from the heap's end to its top */
+        const heap *h = &t->heaps[GHOSTS];
+        return give_table(h->n ? h->at - (h->n - 1) : NULL, h->n, 4, ptr, count, width, stride);
+    }
     if (!strcmp(name, "counters")) return give_table(t->counters, COUNTERS, 8, ptr, count, width, stride);
     if (!is_live(t, x)) return K3_E_ARG;
     const node *n = &t->nodes[x];
     if (!strcmp(name, "tokens")) return give_table(n->tokens, n->len, 4, ptr, count, width, stride);
     if (!strcmp(name, "pages"))
-        return give_table(n->pages, n->pages ? pages_of(t, n->len) : 0, 4, ptr, count, width, stride);
+        return give_table(pages_at(n), pages_at(n) ? pages_of(t, n->len) : 0, 4, ptr, count, width, stride);
     return K3_E_ARG;
 }

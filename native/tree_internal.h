@@ -8,36 +8,38 @@
 
 enum { NONE = -1 };
 enum { LIVE = 1, KV = 2, SUPERSEDED = 4, HAD_STATE = 8, USED = 16, ROOT = 32 };
+enum { MARK = 64, DAMAGED = 128 }; /* set and cleared within one call */
 enum { GHOSTS = 0, EVICTABLE = 1 }; /* heaps; also children by their KV bit */
 enum { KINDS_MAX = 32 };
 enum { NODES, CHECKPOINTS, KV_PAGES, KV_TOKENS, GHOST_TOKENS, LOCKS, COUNTERS };
 
 /* Children stand in two treaps, ghosts [0] and KV [1], ordered by the tokens of the edge's first page (a shorter edge
- * before its extension); a treap's priority is a hash of the node id. Free nodes are chained through `parent`. */
+ * before its extension); a treap's priority is a hash of the node id. Free nodes are chained through `parent`.
+ * A page of 64 tokens has less than 100 bytes beside them: 72 here, a seat, a page id, the allocator's header. */
 typedef struct {
     uint64_t touch;
-    int64_t stamp, kv_stamp;
-    int32_t *tokens; /* len, own copy; NULL at a root */
-    int32_t *pages;  /* ceil(len / P); NULL at a root or ghost */
+    int32_t *tokens; /* len, own copy; behind them, with KV, the ceil(len / P) page ids. NULL at a root */
     int32_t parent;
     int32_t left, right;
-    int32_t kids[2], count[2];
+    int32_t kids[2];
     int32_t start, len;
     int32_t state;
     int32_t lock;
     int32_t seat; /* place in the heap of its KV bit, or NONE */
     int32_t scope;
-    uint32_t mark; /* == epoch: on a path marked by the present call */
+    uint32_t stamp_low, kv_stamp_low; /* steps are 40 bits: see stamp_of, kv_stamp_of */
+    int8_t stamp_high, kv_stamp_high;
     uint8_t kind, flags;
 } node;
 
 #define BLANK_NODE \
-    {.stamp = -1, .kv_stamp = -1, .parent = NONE, .left = NONE, .right = NONE, .kids = {NONE, NONE}, .state = NONE, \
-     .seat = NONE, .scope = NONE}
+    {.parent = NONE, .left = NONE, .right = NONE, .kids = {NONE, NONE}, .state = NONE, .seat = NONE, .scope = NONE, \
+     .stamp_low = UINT32_MAX, .kv_stamp_low = UINT32_MAX, .stamp_high = -1, .kv_stamp_high = -1}
 
+/* Both heaps in one array of `cap` places, from its two ends: element i of a heap is at[i * way]. */
 typedef struct {
     int32_t *at;
-    int32_t n;
+    int32_t n, way;
 } heap;
 
 struct k3_tree {
@@ -46,15 +48,15 @@ struct k3_tree {
     int32_t page, kinds;
     int32_t *roots;
     int32_t n_roots, cap_roots;
-    heap heaps[2];   /* room for `cap` entries each, so that seating never allocates */
-    int32_t *states; /* room for `cap` state ids to put out */
-    int32_t *pages;  /* room for cap_pages >= 2 x KV_PAGES page ids to put out */
-    int64_t cap_pages;
-    int32_t n_states, n_pages;
+    int32_t *seats; /* of both heaps: a node sits in one at most, so seating never allocates */
+    heap heaps[2];
+    int32_t *pages; /* room to put out the pages of any one path, or of a publish */
+    int32_t cap_pages;
+    int32_t *out; /* where page ids go: `pages`, or the caller's array (drop, flush) */
+    int32_t n_pages;
     uint64_t clock;
     int64_t last_stamp; /* largest stamp seen */
     int64_t ghost_limit;
-    uint32_t epoch;
     int64_t counters[COUNTERS];
     uint8_t classes[KINDS_MAX][2];
     char error[256];
@@ -72,9 +74,37 @@ static inline int32_t common(const int32_t *a, const int32_t *b, int32_t n) {
 static inline int32_t depth_of(const node *n) { return n->start + n->len; }
 static inline int32_t pages_of(const k3_tree *t, int32_t tokens) { return tokens / t->page + (tokens % t->page != 0); }
 static inline int kv_bit(const node *n) { return (n->flags & KV) != 0; }
-static inline int32_t children_of(const node *n) { return n->count[0] + n->count[1]; }
 static inline bool is_tail(const k3_tree *t, const node *n) { return n->len % t->page != 0; }
 static inline bool is_live(const k3_tree *t, int32_t x) { return x >= 0 && x < t->top && (t->nodes[x].flags & LIVE); }
+
+static inline int64_t join(uint32_t low, int8_t high) { return (int64_t)(((uint64_t)(int64_t)high << 32) | low); }
+/* Step that wrote the checkpoint, and the KV; -1 without. O(1). */
+static inline int64_t stamp_of(const node *n) { return join(n->stamp_low, n->stamp_high); }
+static inline int64_t kv_stamp_of(const node *n) { return join(n->kv_stamp_low, n->kv_stamp_high); }
+static inline void set_stamp(node *n, int64_t step) {
+    n->stamp_low = (uint32_t)step;
+    n->stamp_high = (int8_t)(step >> 32);
+}
+static inline void set_kv_stamp(node *n, int64_t step) {
+    n->kv_stamp_low = (uint32_t)step;
+    n->kv_stamp_high = (int8_t)(step >> 32);
+}
+
+/* Page ids of a KV node, NULL of others. O(1). */
+static inline int32_t *pages_at(const node *n) { return (n->flags & (KV | ROOT)) == KV ? n->tokens + n->len : NULL; }
+
+/* Children with that KV bit, or all: 0, 1, or 2 for more. O(1). */
+static inline int32_t few_of(const k3_tree *t, const node *n, int bit) {
+    if (n->kids[bit] == NONE) return 0;
+    const node *top = &t->nodes[n->kids[bit]];
+    return top->left == NONE && top->right == NONE ? 1 : 2;
+}
+static inline int32_t few_children(const k3_tree *t, const node *n) {
+    int32_t all = few_of(t, n, 0) + few_of(t, n, 1);
+    return all < 2 ? all : 2;
+}
+
+static inline int32_t heap_at(const heap *h, int32_t i) { return h->at[(ptrdiff_t)i * h->way]; }
 
 /* A bijection of node ids, so priorities never tie. */
 static inline uint32_t priority(int32_t x) {
@@ -97,7 +127,7 @@ static inline int order(const k3_tree *t, const int32_t *a, int32_t na, const in
 int corrupt(k3_tree *t, const char *format, ...); /* writes the error text, returns K3_E_CORRUPT */
 int need_live(k3_tree *t, int32_t x);
 int32_t node_new(k3_tree *t);                      /* a live, unlinked ghost or K3_E_MEMORY; may move t->nodes */
-int reserve_pages(k3_tree *t, int64_t more);       /* room to put out the pages of a tree with `more` pages added */
+int reserve_pages(k3_tree *t, int64_t need);       /* room to put out so many page ids */
 int32_t child_at_or_before(const k3_tree *t, int32_t root, const int32_t *key, int32_t n, int32_t *after);
 void link_child(k3_tree *t, int32_t p, int32_t x);   /* O(P log c) */
 void unlink_child(k3_tree *t, int32_t p, int32_t x); /* O(P log c) */
@@ -106,11 +136,11 @@ bool belongs_in_heap(const k3_tree *t, int32_t x);
 void settle(k3_tree *t, int32_t x);     /* re-seats x and re-judges its superseded mark. O(log n) */
 void detach(k3_tree *t, int32_t x);     /* takes the checkpoint off; the caller settles */
 int32_t split(k3_tree *t, int32_t x, int32_t at); /* new upper half [start, start + at) of x, or K3_E_MEMORY */
-void give_kv(k3_tree *t, int32_t x, int32_t *pages, int64_t stamp); /* ghost -> KV, takes the array over */
+int give_kv(k3_tree *t, int32_t x, const int32_t *pages, int64_t stamp); /* ghost -> KV; copies the ids. O(len) */
 void lose_kv(k3_tree *t, int32_t x);    /* KV -> ghost; puts its pages out */
 void forget(k3_tree *t, int32_t x);     /* removes a ghost leaf */
 void trim_ghosts(k3_tree *t);           /* down to the ghost limit */
-uint32_t next_epoch(k3_tree *t);
-void mark_path(k3_tree *t, int32_t x, uint32_t epoch);
+void mark_path(k3_tree *t, int32_t x);  /* sets MARK from x up to the first that has it */
+void clear_path(k3_tree *t, int32_t x); /* and takes it off again */
 
 #endif

@@ -18,7 +18,7 @@ static void consider(const query *q, int32_t x) {
         if (n->flags & HAD_STATE && depth > out->evicted) out->evicted = depth;
         return;
     }
-    if (n->stamp >= q->before_step && !K3_MUTANT(K3_MUTANT_STAMP)) return;
+    if (stamp_of(n) >= q->before_step && !K3_MUTANT(K3_MUTANT_STAMP)) return;
     if (depth > out->full) out->full = depth;
     if (depth > out->depth && (depth <= q->limit || K3_MUTANT(K3_MUTANT_LIMIT))) {
         out->node = x;
@@ -65,8 +65,8 @@ static void match_below(const query *q, int32_t x) {
     while (at < n) {
         const node *p = &t->nodes[x];
         int32_t child = NONE;
-        if (children_of(p) == 1) {
-            child = p->kids[p->count[1]];
+        if (few_children(t, p) == 1) {
+            child = p->kids[p->kids[1] != NONE];
         } else {
             for (int bit = 0; bit < 2; bit++) {
                 if (p->kids[bit] == NONE) continue;
@@ -122,7 +122,7 @@ int k3_tree_pages(k3_tree *t, int32_t x, int32_t *out) {
     if (rc < 0) return rc;
     if (!kv_bit(&t->nodes[x])) return corrupt(t, "node %d is a ghost and has no pages", x);
     for (const node *n = &t->nodes[x]; n->parent != NONE; n = &t->nodes[n->parent])
-        memcpy(out + n->start / t->page, n->pages, (size_t)pages_of(t, n->len) * sizeof *out);
+        memcpy(out + n->start / t->page, pages_at(n), (size_t)pages_of(t, n->len) * sizeof *out);
     return K3_OK;
 }
 
@@ -139,16 +139,16 @@ int k3_tree_info(k3_tree *t, int32_t x, k3_node_info *out) {
     if (rc < 0) return rc;
     const node *n = &t->nodes[x];
     *out = (k3_node_info){.depth = depth_of(n), .start = n->start, .parent = n->parent, .state = n->state,
-                          .kind = n->kind, .lock = n->lock, .children = children_of(n), .scope = n->scope,
+                          .kind = n->kind, .lock = n->lock, .children = few_children(t, n), .scope = n->scope,
                           .has_kv = kv_bit(n), .superseded = (n->flags & SUPERSEDED) != 0, .is_tail = is_tail(t, n),
                           .had_state = (n->flags & HAD_STATE) != 0, .unused = n->state >= 0 && !(n->flags & USED),
-                          .stamp = n->stamp, .kv_stamp = n->kv_stamp};
+                          .stamp = stamp_of(n), .kv_stamp = kv_stamp_of(n)};
     return K3_OK;
 }
 
 void k3_tree_count(const k3_tree *t, k3_tree_counters *out) {
     const int64_t *c = t->counters;
-    int64_t words = c[KV_TOKENS] + c[GHOST_TOKENS] + c[KV_PAGES] + t->cap_pages + 3 * (int64_t)t->cap + t->cap_roots;
+    int64_t words = c[KV_TOKENS] + c[GHOST_TOKENS] + c[KV_PAGES] + t->cap_pages + t->cap + t->cap_roots;
     *out = (k3_tree_counters){c[NODES], c[CHECKPOINTS], c[KV_PAGES], c[KV_TOKENS], c[GHOST_TOKENS], c[LOCKS],
                               c[KV_TOKENS] + c[GHOST_TOKENS],
                               (int64_t)sizeof *t + (int64_t)sizeof(node) * t->cap + 4 * words};
@@ -162,7 +162,7 @@ int32_t k3_tree_walk(const k3_tree *t, int32_t *id, int32_t *depth, int32_t *sta
         id[k] = x;
         depth[k] = depth_of(n);
         state[k] = n->state;
-        stamp[k] = n->stamp;
+        stamp[k] = stamp_of(n);
         scope[k++] = n->scope;
     }
     return k;
@@ -173,7 +173,8 @@ void k3_tree_page_refs(const k3_tree *t, int32_t *out, int32_t n) {
     for (int32_t x = 0; x < t->top; x++) {
         const node *k = &t->nodes[x];
         if (!(k->flags & LIVE) || !kv_bit(k) || k->flags & ROOT) continue;
+        const int32_t *pages = pages_at(k);
         for (int32_t i = 0; i < pages_of(t, k->len); i++)
-            if (k->pages[i] >= 0 && k->pages[i] < n) out[k->pages[i]]++;
+            if (pages[i] >= 0 && pages[i] < n) out[pages[i]]++;
     }
 }

@@ -19,16 +19,15 @@ int need_live(k3_tree *t, int32_t x) { return is_live(t, x) ? K3_OK : corrupt(t,
 
 static int grow_nodes(k3_tree *t) {
     if (t->cap > INT32_MAX / 2) return K3_E_MEMORY;
-    int32_t cap = t->cap < 64 ? 64 : t->cap + t->cap / 2;
+    int32_t cap = t->cap + t->cap / 16 + 64, ghosts = t->heaps[GHOSTS].n;
     void *p;
     if (!(p = realloc(t->nodes, (size_t)cap * sizeof *t->nodes))) return K3_E_MEMORY;
     t->nodes = p;
-    for (int i = 0; i < 2; i++) {
-        if (!(p = realloc(t->heaps[i].at, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
-        t->heaps[i].at = p;
-    }
-    if (!(p = realloc(t->states, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
-    t->states = p;
+    if (!(p = realloc(t->seats, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
+    t->seats = p;
+    memmove(t->seats + cap - ghosts, t->seats + t->cap - ghosts, (size_t)ghosts * sizeof(int32_t));
+    t->heaps[EVICTABLE].at = t->seats;
+    t->heaps[GHOSTS].at = t->seats + cap - 1;
     t->cap = cap;
     return K3_OK;
 }
@@ -50,21 +49,20 @@ int32_t node_new(k3_tree *t) {
 static void node_free(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     free(n->tokens);
-    free(n->pages);
     *n = (node)BLANK_NODE;
     n->parent = t->free;
     t->free = x;
     t->counters[NODES]--;
 }
 
-int reserve_pages(k3_tree *t, int64_t more) {
-    int64_t need = 2 * (t->counters[KV_PAGES] + more);
+int reserve_pages(k3_tree *t, int64_t need) {
     if (need <= t->cap_pages) return K3_OK;
     int64_t cap = need + need / 4 + 64;
+    if (cap > INT32_MAX) return K3_E_MEMORY;
     int32_t *p = realloc(t->pages, (size_t)cap * sizeof *p);
     if (!p) return K3_E_MEMORY;
-    t->pages = p;
-    t->cap_pages = cap;
+    t->pages = t->out = p;
+    t->cap_pages = (int32_t)cap;
     return K3_OK;
 }
 
@@ -116,7 +114,6 @@ void link_child(k3_tree *t, int32_t p, int32_t x) {
     }
     *low = *high = NONE;
     n->parent = p;
-    t->nodes[p].count[kv_bit(n)]++;
 }
 
 void unlink_child(k3_tree *t, int32_t p, int32_t x) {
@@ -140,7 +137,6 @@ void unlink_child(k3_tree *t, int32_t p, int32_t x) {
     }
     *link = low != NONE ? low : high;
     n->left = n->right = NONE;
-    t->nodes[p].count[kv_bit(n)]--;
 }
 
 /* -- heaps: smallest key first; node.seat is the place in the array */
@@ -157,30 +153,33 @@ uint64_t heap_key(const k3_tree *t, int32_t x) {
 bool belongs_in_heap(const k3_tree *t, int32_t x) {
     const node *n = &t->nodes[x];
     if (n->flags & ROOT) return false;
-    if (!kv_bit(n)) return n->lock == 0 && children_of(n) == 0;
+    if (!kv_bit(n)) return n->lock == 0 && n->kids[0] == NONE;
     if (n->lock > 0 && !K3_MUTANT(K3_MUTANT_EVICT_LOCKED)) return false;
-    return n->state >= 0 || n->count[1] == 0;
+    return n->state >= 0 || n->kids[1] == NONE;
 }
 
 static void place(k3_tree *t, heap *h, int32_t i, int32_t x) {
-    h->at[i] = x;
+    h->at[(ptrdiff_t)i * h->way] = x;
     t->nodes[x].seat = i;
 }
 
 static void sift(k3_tree *t, heap *h, int32_t i) {
-    int32_t x = h->at[i];
+    int32_t x = heap_at(h, i);
     uint64_t key = heap_key(t, x);
-    while (i > 0 && key < heap_key(t, h->at[(i - 1) / 2])) {
-        place(t, h, i, h->at[(i - 1) / 2]);
+    while (i > 0 && key < heap_key(t, heap_at(h, (i - 1) / 2))) {
+        place(t, h, i, heap_at(h, (i - 1) / 2));
         i = (i - 1) / 2;
     }
     for (;;) {
-        int64_t c = 2 * (int64_t)i + 1;
-        if (c >= h->n) break;
-        if (c + 1 < h->n && heap_key(t, h->at[c + 1]) < heap_key(t, h->at[c]) && !K3_MUTANT(K3_MUTANT_HEAP_ORDER)) c++;
-        if (heap_key(t, h->at[c]) >= key) break;
-        place(t, h, i, h->at[c]);
-        i = (int32_t)c;
+        int64_t next = 2 * (int64_t)i + 1;
+        if (next >= h->n) break;
+        int32_t c = (int32_t)next;
+        if (c + 1 < h->n && heap_key(t, heap_at(h, c + 1)) < heap_key(t, heap_at(h, c)) &&
+            !K3_MUTANT(K3_MUTANT_HEAP_ORDER))
+            c++;
+        if (heap_key(t, heap_at(h, c)) >= key) break;
+        place(t, h, i, heap_at(h, c));
+        i = c;
     }
     place(t, h, i, x);
 }
@@ -190,7 +189,7 @@ static void leave_heap(k3_tree *t, int32_t x) {
     int32_t i = t->nodes[x].seat;
     if (i == NONE) return;
     t->nodes[x].seat = NONE;
-    int32_t last = h->at[--h->n];
+    int32_t last = heap_at(h, --h->n);
     if (last == x) return;
     place(t, h, i, last);
     sift(t, h, i);
@@ -198,7 +197,7 @@ static void leave_heap(k3_tree *t, int32_t x) {
 
 void settle(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
-    bool line = (children_of(n) == 1 && n->count[1] == 1) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
+    bool line = (few_of(t, n, 0) == 0 && few_of(t, n, 1) == 1) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
     if (n->state < 0 || !line) n->flags &= (uint8_t)~SUPERSEDED;
     heap *h = &t->heaps[kv_bit(n)];
     if (!belongs_in_heap(t, x)) {
@@ -214,7 +213,7 @@ void settle(k3_tree *t, int32_t x) {
 void detach(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     n->state = NONE;
-    n->stamp = -1;
+    set_stamp(n, -1);
     n->flags = (uint8_t)((n->flags & ~(SUPERSEDED | USED)) | HAD_STATE);
     t->counters[CHECKPOINTS]--;
 }
@@ -224,33 +223,27 @@ int32_t split(k3_tree *t, int32_t x, int32_t at) {
     if (u < 0) return K3_E_MEMORY;
     node *low = &t->nodes[x], *up = &t->nodes[u];
     int32_t p = low->parent, rest = low->len - at;
-    int32_t upper_pages = at / t->page, lower_pages = low->pages ? pages_of(t, rest) : 0;
-    int32_t *tokens = malloc((size_t)rest * sizeof *tokens);
-    int32_t *pages = low->pages ? malloc((size_t)lower_pages * sizeof *pages) : NULL;
-    if (!tokens || (low->pages && !pages)) {
-        free(tokens);
-        free(pages);
+    const int32_t *pages = pages_at(low);
+    int32_t upper_pages = pages ? at / t->page : 0, lower_pages = pages ? pages_of(t, rest) : 0;
+    int32_t *tokens = malloc(((size_t)rest + (size_t)lower_pages) * sizeof *tokens);
+    if (!tokens) {
         node_free(t, u);
         return K3_E_MEMORY;
     }
-    memcpy(tokens, low->tokens + at, (size_t)rest * sizeof *tokens);
-    if (pages) memcpy(pages, low->pages + upper_pages, (size_t)lower_pages * sizeof *pages);
     unlink_child(t, p, x);
+    memcpy(tokens, low->tokens + at, (size_t)rest * sizeof *tokens);
+    if (pages) memcpy(tokens + rest, pages + upper_pages, (size_t)lower_pages * sizeof *tokens);
+    if (pages) memmove(low->tokens + at, pages, (size_t)upper_pages * sizeof *tokens);
     up->flags = (uint8_t)(LIVE | (low->flags & KV));
     up->start = low->start;
     up->len = at;
-    up->kv_stamp = low->kv_stamp;
+    set_kv_stamp(up, kv_stamp_of(low));
     up->touch = low->touch;
     up->scope = low->scope;
-    /* The upper half keeps the arrays; a shrink that fails leaves them longer, which is harmless. */
-    int32_t *shrunk = realloc(low->tokens, (size_t)at * sizeof *shrunk);
+    /* The upper half keeps the array; a shrink that fails leaves it longer, which is harmless. */
+    int32_t *shrunk = realloc(low->tokens, ((size_t)at + (size_t)upper_pages) * sizeof *shrunk);
     up->tokens = shrunk ? shrunk : low->tokens;
-    if (pages) {
-        shrunk = realloc(low->pages, (size_t)upper_pages * sizeof *shrunk);
-        up->pages = shrunk ? shrunk : low->pages;
-    }
     low->tokens = tokens;
-    low->pages = pages;
     low->start += at;
     low->len = rest;
     link_child(t, p, u);
@@ -258,12 +251,12 @@ int32_t split(k3_tree *t, int32_t x, int32_t at) {
     if (K3_MUTANT(K3_MUTANT_ATTACH_SPLIT) && low->state >= 0 && is_tail(t, low)) {
         up->state = low->state;
         up->kind = low->kind;
-        up->stamp = low->stamp;
+        set_stamp(up, stamp_of(low));
         low->state = NONE;
-        low->stamp = -1;
+        set_stamp(low, -1);
         settle(t, x);
     }
-    if (K3_MUTANT(K3_MUTANT_SPLIT_STAMP) && up->kv_stamp > 0) up->kv_stamp = 0;
+    if (K3_MUTANT(K3_MUTANT_SPLIT_STAMP) && kv_stamp_of(up) > 0) set_kv_stamp(up, 0);
     if (K3_MUTANT(K3_MUTANT_SPLIT_RECENCY)) low->touch = ++t->clock;
     if (K3_MUTANT(K3_MUTANT_SPLIT_LOCK)) {
         up->lock = low->lock;
@@ -274,34 +267,38 @@ int32_t split(k3_tree *t, int32_t x, int32_t at) {
     return u;
 }
 
-void give_kv(k3_tree *t, int32_t x, int32_t *pages, int64_t stamp) {
+int give_kv(k3_tree *t, int32_t x, const int32_t *pages, int64_t stamp) {
     node *n = &t->nodes[x];
-    int32_t p = n->parent;
+    int32_t p = n->parent, count = pages_of(t, n->len);
+    int32_t *both = realloc(n->tokens, ((size_t)n->len + (size_t)count) * sizeof *both);
+    if (!both) return K3_E_MEMORY;
+    n->tokens = both;
+    memcpy(both + n->len, pages, (size_t)count * sizeof *both);
     leave_heap(t, x);
     unlink_child(t, p, x);
     n->flags |= KV;
-    n->pages = pages;
-    n->kv_stamp = stamp;
+    set_kv_stamp(n, stamp);
     n->touch = ++t->clock;
     link_child(t, p, x);
-    t->counters[KV_PAGES] += pages_of(t, n->len);
+    t->counters[KV_PAGES] += count;
     t->counters[KV_TOKENS] += n->len;
     t->counters[GHOST_TOKENS] -= n->len;
     settle(t, x);
     settle(t, p);
+    return K3_OK;
 }
 
 void lose_kv(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     int32_t p = n->parent, count = pages_of(t, n->len);
-    memcpy(t->pages + t->n_pages, n->pages, (size_t)count * sizeof *n->pages);
+    memcpy(t->out + t->n_pages, pages_at(n), (size_t)count * sizeof *t->out);
     t->n_pages += count - (K3_MUTANT(K3_MUTANT_EVICT_TAIL_PAGE) && is_tail(t, n));
-    free(n->pages);
-    n->pages = NULL;
     leave_heap(t, x);
     unlink_child(t, p, x);
     n->flags &= (uint8_t)~KV;
-    n->kv_stamp = -1;
+    set_kv_stamp(n, -1);
+    int32_t *shrunk = realloc(n->tokens, (size_t)n->len * sizeof *shrunk);
+    if (shrunk) n->tokens = shrunk;
     link_child(t, p, x);
     t->counters[KV_PAGES] -= count;
     t->counters[KV_TOKENS] -= n->len;
@@ -321,17 +318,13 @@ void forget(k3_tree *t, int32_t x) {
 
 void trim_ghosts(k3_tree *t) {
     if (t->ghost_limit < 0 || K3_MUTANT(K3_MUTANT_GHOST_LIMIT)) return;
-    while (t->counters[GHOST_TOKENS] > t->ghost_limit && t->heaps[GHOSTS].n) forget(t, t->heaps[GHOSTS].at[0]);
+    while (t->counters[GHOST_TOKENS] > t->ghost_limit && t->heaps[GHOSTS].n) forget(t, heap_at(&t->heaps[GHOSTS], 0));
 }
 
-uint32_t next_epoch(k3_tree *t) {
-    if (++t->epoch == 0) {
-        for (int32_t x = 0; x < t->top; x++) t->nodes[x].mark = 0;
-        t->epoch = 1;
-    }
-    return t->epoch;
+void mark_path(k3_tree *t, int32_t x) {
+    for (; x != NONE && !(t->nodes[x].flags & MARK); x = t->nodes[x].parent) t->nodes[x].flags |= MARK;
 }
 
-void mark_path(k3_tree *t, int32_t x, uint32_t epoch) {
-    for (; x != NONE && t->nodes[x].mark != epoch; x = t->nodes[x].parent) t->nodes[x].mark = epoch;
+void clear_path(k3_tree *t, int32_t x) {
+    for (; x != NONE && t->nodes[x].flags & MARK; x = t->nodes[x].parent) t->nodes[x].flags &= (uint8_t)~MARK;
 }

@@ -123,13 +123,21 @@ int evict_one(world *w, int32_t protect) {
 }
 
 /* All at once: what drop and flush put out. */
-static void let_many_go(world *w, int32_t n_states, int32_t n_pages) {
-  int32_t states[PLACES], pages[2 * PLACES];
-  NEED(n_states <= PLACES && n_pages <= 2 * PLACES, "%d states, %d pages", n_states, n_pages);
-  if (n_states) memcpy(states, k3_tree_out_states(w->tree), (size_t)n_states * sizeof *states);
-  if (n_pages) memcpy(pages, k3_tree_out_pages(w->tree), (size_t)n_pages * sizeof *pages);
-  for (int i = 0; i < n_states; i++) forget_state(w, states[i], 0);
-  for (int i = 0; i < n_pages; i++) give_back(w, K3_PAGE, &pages[i], 1);
+typedef struct {
+  int32_t states[PLACES], pages[2 * PLACES], n[2];
+} many;
+
+/* They fit: as many as the tree says it has. */
+static void need_room(world *w) {
+  k3_tree_counters c;
+  k3_tree_count(w->tree, &c);
+  NEED(c.checkpoints <= PLACES && c.kv_pages <= 2 * PLACES, "%d states, %d pages", (int)c.checkpoints, (int)c.kv_pages);
+}
+
+static void let_many_go(world *w, many *out) {
+  NEED(out->n[0] <= PLACES && out->n[1] <= 2 * PLACES, "%d states, %d pages", out->n[0], out->n[1]);
+  for (int i = 0; i < out->n[0]; i++) forget_state(w, out->states[i], 0);
+  for (int i = 0; i < out->n[1]; i++) give_back(w, K3_PAGE, &out->pages[i], 1);
 }
 
 /* -- match */
@@ -371,17 +379,19 @@ void op_fail(world *w) {
       if (w->mem.pages[p][i].step >= stamp) w->mem.pages[p][i].hash = 0;
     if (w->mem.states[p].step >= stamp) w->mem.states[p].hash = 0;
   }
-  int32_t n_states, n_pages;
-  NEED(k3_tree_drop(w->tree, stamp, rows, PLACES, states, PLACES, &n_states, &n_pages) == K3_OK, "drop");
-  let_many_go(w, n_states, n_pages);
+  many out;
+  need_room(w);
+  NEED(k3_tree_drop(w->tree, stamp, rows, PLACES, states, PLACES, out.states, out.pages, out.n) == K3_OK, "drop");
+  let_many_go(w, &out);
   for (int i = 0; i < WRITERS; i++)
     if (w->writers[i].alive) leave(w, &w->writers[i]);
 }
 
 void op_flush(world *w) {
-  int32_t n_states, n_pages;
-  NEED(k3_tree_flush(w->tree, &n_states, &n_pages) == K3_OK, "flush");
-  let_many_go(w, n_states, n_pages);
+  many out;
+  need_room(w);
+  NEED(k3_tree_flush(w->tree, out.states, out.pages, out.n) == K3_OK, "flush");
+  let_many_go(w, &out);
 }
 
 void close_all(world *w) {

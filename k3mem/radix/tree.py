@@ -105,6 +105,7 @@ class Info(NamedTuple):
     lock: int
     has_kv: bool
     children: int
+    """0, 1, or 2 for more."""
     superseded: bool
     is_tail: bool
     had_state: bool
@@ -352,17 +353,18 @@ class Tree:
         counted); state damage takes that checkpoint only. O(n + pages).
         """
         rows, states = _i32(damaged_rows), np.ascontiguousarray(np.asarray(damaged_states) != 0, np.uint8)
-        rc = lib.k3_tree_drop(
-            self._t, stamp, _VIEW("int32_t[]", rows), len(rows), _VIEW("uint8_t[]", states), len(states),
-            self._sizes, self._sizes + 1,
-        )
-        self._checked(rc)
-        return self._dropped()
+        gone, views = self._room()
+        self._checked(lib.k3_tree_drop(
+            self._t, stamp, _VIEW("int32_t[]", rows), len(rows), _VIEW("uint8_t[]", states), len(states), *views,
+            self._sizes,
+        ))
+        return self._dropped(gone)
 
     def flush(self) -> Dropped:
         """Drop every unlocked checkpoint and all KV that no locked node stands on; forget ghosts. O(n log n)."""
-        self._checked(lib.k3_tree_flush(self._t, self._sizes, self._sizes + 1))
-        return self._dropped()
+        gone, views = self._room()
+        self._checked(lib.k3_tree_flush(self._t, *views, self._sizes))
+        return self._dropped(gone)
 
     def forget_ghosts(self) -> None:
         """Forget every ghost without a locked ghost below. O(ghosts log n)."""
@@ -413,9 +415,12 @@ class Tree:
         e = self._evicted
         return Evicted(e.node, _KINDS[e.kind], e.state, self._pages_out(e.n_pages), e.tokens, bool(e.unused), e.depth)
 
-    def _dropped(self) -> Dropped:
+    def _room(self) -> tuple[Dropped, list[Any]]:
+        """Arrays for all that could go at once, and C's view of them."""
+        count = self.counters()
+        room = Dropped(np.empty(count.checkpoints, np.int32), np.empty(count.kv_pages, np.int32))
+        return room, [_VIEW("int32_t[]", array) for array in room]
+
+    def _dropped(self, room: Dropped) -> Dropped:
         n_states, n_pages = self._sizes
-        states = np.empty(n_states, np.int32)
-        if n_states:
-            ffi.memmove(states, lib.k3_tree_out_states(self._t), 4 * n_states)
-        return Dropped(states, self._pages_out(n_pages))
+        return Dropped(room.states[:n_states].copy(), room.pages[:n_pages].copy())

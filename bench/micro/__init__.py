@@ -1,0 +1,1 @@
+"""Small parts of k3mem, for pytest-benchmark: `pytest bench/ --benchmark-only`."""
