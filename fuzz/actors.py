@@ -46,6 +46,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         window=min(grid, rng.choice((1, 1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
         capture=rng.choice(("any", "any", "grid", "final")), shuffle=rng.random() < 0.8,
         check_every=rng.choice((1, 2, 5)) if size == "tight" else 8, audit_every=rng.choice((16, 64)),
+        race=rng.random() < 0.15, alone=rng.choice((60, 120)),
     )
 
 
