@@ -49,8 +49,9 @@ class Line:
     """[depth] hash of (scope, tokens[:depth])."""
     due: float | None
     prompt: int
-    rank: tuple[int, int]
-    """(-priority, order of submission): the smallest goes first and is retracted last."""
+    rank: tuple[int, int, int]
+    """(-priority, 0, order of first admission), before that (-priority, 1, order of submission): the smallest goes
+    first and is retracted last."""
     got: int = 0
     reason: str | None = None
     launched: int = 0
@@ -93,6 +94,7 @@ class Oracle:
     input: int = 0
     output: int = 0
     made: int = 0
+    seated: int = 0
 
     # -- what was asked for
 
@@ -112,7 +114,7 @@ class Oracle:
             last = hash((last, token))
             chain.append(last)
         self.made += 1
-        rank = (-request.priority, self.made)
+        rank = (-request.priority, 1, self.made)
         self.lines[number] = Line(number, request, scope, tokens, chain, request.deadline, len(key), rank)
         limit = len(key) + request.max_new_tokens
         self.pages += -(-limit // self.shape.page_span) + 3
@@ -201,6 +203,8 @@ class Oracle:
         first, line.resumed = line.resumed < 0, max(line.resumed, depth)
         if not first:
             return
+        self.seated += 1
+        line.rank = (line.rank[0], 0, self.seated)
         self.input += hit.input
         if hit.hit != depth or hit.input != line.prompt or hit.hit + sum(hit.causes.values()) != hit.input:
             raise Found("oracle", f"request {number}: {hit} does not add up for a prompt of {line.prompt} at {depth}")

@@ -11,16 +11,19 @@ from typing import Any
 from k3mem.engine import Engine
 from k3mem.errors import Corrupted, ExecutorFailed, StepFailed
 from k3mem.executors.mock import MockExecutor
+from k3mem.fuzz import manners, watch
 from k3mem.fuzz import script as act
-from k3mem.fuzz import watch
+from k3mem.fuzz.news import News
 from k3mem.fuzz.oracle import Found, Oracle
 from k3mem.fuzz.race import Judge
+from k3mem.fuzz.recency import Recency
 from k3mem.fuzz.record import BadRecording, Recorder, Sink
 from k3mem.fuzz.script import Config
 from k3mem.fuzz.surroundings import VOCAB, Knowing, NextFault
 from k3mem.fuzz.transfers import Transfers
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
+from k3mem.radix import Lru
 from k3mem.request import Output
 from k3mem.sched.core import Flight
 from k3mem.sched.failure import MAX_FAILURES
@@ -62,6 +65,8 @@ class Steps:
         """What must be there again if the open plan is cancelled; None where something else happened since."""
         self.result: tuple[Flight, Result] | None = None
         self.transfers = Transfers(lambda: self.core)
+        self.recency = Recency(self.core.cache.tree)
+        self.news = News(self.engine)
         self.steps = self.failed = self.in_a_row = 0
         self.done: dict[int, int] = {}
         """Lane -> generation of its newest tenant that the device has ended."""
@@ -84,7 +89,7 @@ class Steps:
             token_budget=c.budget, max_running=c.running, steps_in_flight=c.in_flight, split=share, eager=c.eager,
             move_budget=c.move_pages * self.shape.page_bytes or 4 << 30, interval=c.interval, path_cap=c.path_cap,
             deterministic=c.deterministic, chunk_ends=c.chunk_ends, follow=c.follow, caching=c.caching,
-            ghost_tokens=c.ghost_tokens,
+            ghost_tokens=c.ghost_tokens, eviction=Lru(),
         )
 
     def _watched(self, sinks: Sequence[Sink]) -> Recorder:
@@ -141,11 +146,15 @@ class Steps:
     def _make_plan(self) -> None:
         self.oracle.settle(self.core.jobs)
         jobs, seen = list(self.core.jobs), self.core.cache.log.seq
+        waited = {job.request.id: job.waits for job in self.core.jobs.values()}
         self.open = self.engine.plan()
         for event in self.engine.events(seen):
             if event.kind == "retract":
                 self.oracle.retracted(event.id, jobs)
         if self.open is not None:
+            for source, _ in self.core.open.restores:
+                self.recency.use(source)
+            manners.look(self.core, self.open, waited)
             self.oracle.order((seat.job.request.id for seat, _, _ in self.core.open.admitted),
                               (job.request.id for job in self.core.queue if not job.waits))
         for job in self.core.queue:
@@ -257,6 +266,7 @@ class Steps:
     def _after_step(self) -> None:
         self.steps += 1
         self._answered()
+        self.news.read()
         every = self.config.check_every
         if every and self.steps % every == 0:
             self._check()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from k3mem.errors import Corrupted
 from k3mem.executors.mock import Entry
 from k3mem.fuzz.oracle import Found
+from k3mem.request import Request
 
 if TYPE_CHECKING:
     from k3mem.fuzz.steps import Steps
@@ -121,3 +126,27 @@ def drained(world: Steps) -> None:
         raise Found("oracle", f"{world.oracle.input} input tokens were seated, {core.metrics.input_tokens} counted")
     if core.metrics.output_tokens != world.oracle.output:
         raise Found("oracle", f"{world.oracle.output} tokens came out, {core.metrics.output_tokens} were counted")
+
+
+def latches(world: Steps) -> None:
+    """The last thing in a world: a result of another step is refused, and everything else after it."""
+    engine = world.engine
+    world.transfers.end_all()
+    engine.submit(Request(-3, [1, 2, 3], 1))
+    flights: Sequence[Any] = ()
+    for _ in range(MOST_IDLE):
+        plan = engine.plan()
+        if plan is not None:
+            engine.launch(plan)
+        flights = engine.flights
+        if flights and flights[0].plan.rows:
+            break
+        if flights:
+            engine.commit(flights[0], engine.collect(flights[0]))
+    result = replace(engine.collect(flights[0]), step=flights[0].plan.step + 1)
+    for call in (partial(engine.commit, flights[0], result), engine.plan, engine.check):
+        try:
+            call()
+        except Corrupted:
+            continue
+        raise Found("oracle", "a broken invariant was reported, and the engine goes on")

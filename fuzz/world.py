@@ -246,6 +246,7 @@ class World(Steps):
         self._check()
         self.audit()
         watch.drained(self)
+        watch.latches(self)
 
 
 __all__ = ["VOCAB", "World"]

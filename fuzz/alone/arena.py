@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from k3mem.errors import Corrupted
 from k3mem.fuzz.alone.arena_model import Model
@@ -12,7 +13,7 @@ from k3mem.pool import PAGE, STATE, Arena, Fit
 from k3mem.types import Int32
 
 K3 = {"page_bytes": 1_769_472, "state_bytes": 56_171_520}
-GEOMETRIES = {
+GEOMETRIES: dict[str, dict[str, Any]] = {
     "k3": {"capacity_bytes": 12 * 56_171_520 + 77 * 9216, "scratch_bytes": 9216, **K3},
     "state_is_20_pages": {"capacity_bytes": 3 + 121, "page_bytes": 1, "state_bytes": 20, "align": 8},
     "non_multiples": {"capacity_bytes": 997, "page_bytes": 7, "state_bytes": 31, "scratch_bytes": 13, "align": 16},
@@ -37,7 +38,7 @@ def refused(call: Callable[[], object]) -> bool:
 class Actor:
     """One seeded run; an operation is a method named in WEIGHTS. `seen` says which outcomes the run reached."""
 
-    def __init__(self, seed: int, geometry: dict[str, float]) -> None:
+    def __init__(self, seed: int, geometry: dict[str, Any]) -> None:
         self.rng = random.Random(seed)
         self.arena = Arena(**geometry)
         self.model = Model(self.arena, round(100 * geometry["split"]) if "split" in geometry else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ class World:
         self.rng = random.Random(seed)
         policy = Lru((Kind.CHUNK_END, Kind.PROMPT_END) if superseded else ())
         self.page = page
-        self.tree = Tree(page, 4 * page, policy, ghosts)
+        self.tree: Any = Tree(page, 4 * page, policy, ghosts)
         self.model = Model(page, policy.classes().tolist(), ghosts)
         self.scopes = [self.tree.new_scope() for _ in range(2)]
         self.ids: dict[Key, int] = {(s, ()): self.tree.root(s) for s in self.scopes}
