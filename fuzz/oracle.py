@@ -58,6 +58,8 @@ class Line:
     """Depth up to which launched rows have computed its line."""
     resumed: int = -1
     """Deepest depth at which it was seated; -1: never."""
+    wiped: int = -1
+    """`launched` when everything that could go was last dropped: what it had left by then may be gone."""
 
     @property
     def answer(self) -> list[int]:
@@ -122,6 +124,8 @@ class Oracle:
 
     def wipe(self, slack: int = 0) -> None:
         """Nothing need be resumable any more (a flush, a failure, another arena). `slack`: requests that start over."""
+        for line in self.alive:
+            line.wiped = line.launched
         self.kept.clear()
         self.known.clear()
         self.leaving.clear()
@@ -180,7 +184,7 @@ class Oracle:
             self.leaving.remove(line)
             grid = self.shape.grid
             last = (line.prompt - 1) // grid * grid
-            if line.resumed < last:
+            if line.resumed < last and line.wiped < last:
                 self.kept.add(line.chain[last])
             if self.answer_ends:
                 self.known.update(line.chain[1 : len(line.tokens)])

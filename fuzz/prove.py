@@ -127,10 +127,11 @@ def hunt_apart(name: str, seconds: float, env: dict[str, str], *more: str,
         code, errors = -signal.SIGVTALRM, ""
         said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    return _read(name, code, lines, errors)
+    return read_lines(name, code, lines, errors)
 
 
-def _read(name: str, code: int, lines: list[dict[str, Any]], errors: str) -> tuple[int, Hunted]:
+def read_lines(name: str, code: int, lines: list[dict[str, Any]], errors: str) -> tuple[int, Hunted]:
+    """(worlds, hunt) from what a process said before it ended with `code`."""
     seeds = [line["seed"] for line in lines if "seed" in line]
     verdicts = [line for line in lines if "by" in line]
     if not verdicts:  # it died in a world
@@ -148,4 +149,4 @@ def _read(name: str, code: int, lines: list[dict[str, Any]], errors: str) -> tup
 
 
 __all__ = ["Verdict", "cores", "every", "hunt", "hunt_apart", "names", "native_mutants", "prove", "prove_one",
-           "seeds_of", "survives", "verdict"]
+           "read_lines", "seeds_of", "survives", "verdict"]

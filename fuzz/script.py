@@ -51,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shuffle: bool = True
     """Streams run as late as chance says; else at launch."""
     fast_forward: bool = False
+    """One plan may stand for many decode steps, as many as chance says."""
     check_every: int = 1
     """Steps between two walks of all invariants; 0: only at the end."""
     audit_every: int = 16

@@ -5,6 +5,7 @@ Everything is injected: the clock, the drafter, the failures, the order in which
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +47,8 @@ class Steps:
         self.config = config
         self.faults = NextFault()
         self.executor = MockExecutor(seed=config.seed, capture=config.capture, strict_handout=False,
-                                     shuffle_streams=config.shuffle, faults=self.faults)
+                                     fast_forward=config.fast_forward, shuffle_streams=config.shuffle,
+                                     faults=self.faults)
         self.shape = Shape("tiny", config.state_bytes, config.token_bytes, page_tokens=config.page_tokens,
                            state_chunk=config.state_chunk, vocab_size=VOCAB, max_tokens=MAX_TOKENS, align=1,
                            record_bytes=4)
@@ -115,7 +117,12 @@ class Steps:
                 raise
 
         recorder.launch, recorder.collect = launched, collected  # type: ignore[method-assign]
+        recorder.fast_forward = self._forward  # type: ignore[attr-defined]
         return recorder
+
+    def _forward(self, plan: Plan, limit: int, until: float, depth: int) -> int:
+        """For how many steps a plan may stand: as many as chance says."""
+        return random.Random(hash((self.config.seed, plan.step))).randint(1, max(1, limit))
 
     def _failure(self) -> None:
         self.failed += 1
