@@ -42,7 +42,8 @@ def draw_config(rng: random.Random, seed: int) -> Config:
     return Config(
         seed=seed, page_tokens=page, state_chunk=chunk, state_bytes=state_bytes, states=states,
         pages=-(-tokens // page) + 1, running=running,
-        budget=rng.choice((100, 400) if crowded else (7, 24, 48, 48, 100, 400)), in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
+        budget=rng.choice((100, 400) if crowded else (7, 24, 48, 48, 100, 400)),
+        in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
         split=rng.random() < 0.15, eager=rng.random() < 0.3, move_pages=rng.choice((0, 0, 0, 1, 1, 8)),
         interval=rng.choice((None, None, 16, 32)), path_cap=rng.choice((None, None, None, 0, 1, 2)),
         deterministic=rng.random() < 0.15, chunk_ends=rng.random() < 0.8, follow=rng.random() < 0.8,
