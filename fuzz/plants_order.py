@@ -92,7 +92,7 @@ def generation_is_ignored() -> Plant:
     def make(old: Any) -> Any:
         def tenant(self: Tables, lane: int, generation: int) -> LaneState | None:
             found = self.lanes[lane] if 0 <= lane < self.lane_count else None
-            return found if found is not None else old(self, lane, generation)  # type: ignore[no-any-return]
+            return found if found is not None else old(self, lane, generation)
         return tenant
 
     return all_of(patched(Tables, "tenant", make), spoils.spoilt(spoils.generation_ignored))

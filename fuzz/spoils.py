@@ -24,8 +24,9 @@ Spoil = Callable[[Plan, Mirror], "Plan | None"]
 
 def put(plan: Plan, **entries: Any) -> Plan:
     """The plan with one more entry in each of these phases."""
-    return replace(plan, **{
-        name: np.concatenate([getattr(plan, name), np.array([entry], np.int32)]) for name, entry in entries.items()})
+    more: dict[str, Any] = {
+        name: np.concatenate([getattr(plan, name), np.array([entry], np.int32)]) for name, entry in entries.items()}
+    return replace(plan, **more)
 
 
 def change(plan: Plan, name: str, at: tuple[int, ...], value: int) -> Plan:
@@ -37,7 +38,8 @@ def change(plan: Plan, name: str, at: tuple[int, ...], value: int) -> Plan:
 
 def omit(plan: Plan, name: str, at: int) -> Plan:
     """The plan without one entry of one array."""
-    return replace(plan, **{name: np.delete(getattr(plan, name), at, axis=0)})
+    rest: dict[str, Any] = {name: np.delete(getattr(plan, name), at, axis=0)}
+    return replace(plan, **rest)
 
 
 def tenants(plan: Plan, mirror: Mirror, kind: Row | None = None) -> list[tuple[int, Tenant]]:
@@ -205,8 +207,10 @@ def folded_twice(plan: Plan, mirror: Mirror) -> Plan | None:
     if not rows:
         return None
     i, tokens = rows[0][0], plan.tokens[plan.token_offset[rows[0][0]] : plan.token_offset[rows[0][0] + 1]]
-    more = {name: np.append(getattr(plan, name), getattr(plan, name)[i]).astype(getattr(plan, name).dtype)
-            for name in ("kind", "lane", "generation", "start", "length", "sample")}
+    more: dict[str, Any] = {}
+    for name in ("kind", "lane", "generation", "start", "length", "sample"):
+        column = getattr(plan, name)
+        more[name] = np.append(column, column[i]).astype(column.dtype)
     return replace(plan, **more, tokens=np.concatenate([plan.tokens, tokens]),
                    token_offset=np.append(plan.token_offset, plan.token_offset[-1] + len(tokens)).astype(np.int32))
 
