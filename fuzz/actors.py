@@ -27,25 +27,31 @@ LENGTHS = (80, 150, 150, 300, 300, 1500)
 
 
 def draw_config(rng: random.Random, seed: int) -> Config:
-    """A world's configuration: tight, middling or roomy, each policy on or off."""
-    page, chunk = rng.choice(GRIDS)
+    """A world's configuration: tight, crowded (many at once in little: several rounds of moves in a plan), middling or
+    roomy, each policy on or off."""
+    size = rng.choice(("tight", "tight", "tight", "crowded", "crowded", "middling", "roomy"))
+    crowded = size == "crowded"
+    page, chunk = (16, 16) if crowded else rng.choice(GRIDS)
     grid = max(page, chunk)
-    size = rng.choice(("tight", "tight", "tight", "middling", "roomy"))
-    state_bytes = rng.choice((640, 640, 1600, 6400))
-    tokens = {"tight": rng.randint(140, 320), "middling": rng.randint(600, 1200), "roomy": 60_000}[size]
-    states = {"tight": rng.randint(1, 4), "middling": rng.randint(6, 16), "roomy": 8_000}[size]
-    running = rng.choice((1, 2, 3, 4, 6, 8))
+    state_bytes = 640 if crowded else rng.choice((640, 640, 1600, 6400))
+    tokens = {"tight": rng.randint(140, 320), "crowded": rng.randint(140, 240), "middling": rng.randint(600, 1200),
+              "roomy": 60_000}[size]
+    states = {"tight": rng.randint(1, 4), "crowded": rng.randint(3, 8), "middling": rng.randint(6, 16),
+              "roomy": 8_000}[size]
+    running = 8 if crowded else rng.choice((1, 2, 3, 4, 6, 8))
     return Config(
         seed=seed, page_tokens=page, state_chunk=chunk, state_bytes=state_bytes, states=states,
         pages=-(-tokens // page) + 1, running=running,
-        budget=rng.choice((7, 24, 48, 48, 100, 400)), in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
-        split=rng.random() < 0.15, eager=rng.random() < 0.3, move_pages=rng.choice((0, 0, 0, 1, 8)),
+        budget=rng.choice((100, 400) if crowded else (7, 24, 48, 48, 100, 400)),
+        in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
+        split=rng.random() < 0.15, eager=rng.random() < 0.3, move_pages=rng.choice((0, 0, 0, 1, 1, 8)),
         interval=rng.choice((None, None, 16, 32)), path_cap=rng.choice((None, None, None, 0, 1, 2)),
         deterministic=rng.random() < 0.15, chunk_ends=rng.random() < 0.8, follow=rng.random() < 0.8,
         caching=rng.random() < 0.96, ghost_tokens=rng.choice((None, None, 0, 200)),
         window=min(grid, rng.choice((1, 1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
         capture=rng.choice(("any", "any", "grid", "final")), shuffle=rng.random() < 0.8,
-        check_every=rng.choice((1, 2, 5)) if size == "tight" else 8, audit_every=rng.choice((16, 64)),
+        check_every=rng.choice((1, 2, 5)) if size in ("tight", "crowded") else 8, audit_every=rng.choice((16, 64)),
+        race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
     )
 
 

@@ -81,6 +81,7 @@ def prove(
     mutant: Annotated[Path | None, typer.Option(help="A patch, applied to a copy of the source.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only mutants of these names.")] = None,
     seconds: Annotated[float, typer.Option(help="CPU time that each has.")] = 60.0,
+    jobs: Annotated[int | None, typer.Option(help="Processes at once. (default: the cores)")] = None,
     json_out: JsonOut = None,
 ) -> None:
     """Show that every planted bug is found, and that the code without one survives the same seeds."""
@@ -102,7 +103,7 @@ def prove(
     else:
         if only and not set(only) <= (known := proof.names()):
             _fail(f"no mutant {sorted(set(only) - known)[0]!r}")
-        verdicts = proof.prove(only or None, seconds, show)
+        verdicts = proof.prove(only or None, seconds, show, jobs)
     killed, clean = sum(v.killed for v in verdicts), sum(v.clean for v in verdicts)
     _put({"mutants": [v.as_dict() for v in verdicts], "killed": killed, "clean": clean, "of": len(verdicts)}, json_out)
     typer.echo(f"{killed} of {len(verdicts)} killed; the code without them survived the seeds of {clean}", err=True)

@@ -1,4 +1,4 @@
-"""The planted bugs: a name, where it sits, and the line of architecture.md, section 5, that it breaks.
+"""The planted bugs: a name, where it sits, and the rule that it breaks (a key of `k3mem.fuzz.rules`).
 
 Those here replace a function of our own while their context is open; those of the C core live in
 `k3mem.fuzz.mutants_native` and need the build with planted bugs.
@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from k3mem.fuzz import plants, plants_more, plants_tree
+from k3mem.fuzz import plants as p
+from k3mem.fuzz import plants_failure as f
+from k3mem.fuzz import plants_order as o
+from k3mem.fuzz import plants_plans as l
+from k3mem.fuzz import plants_queue as q
+from k3mem.fuzz import plants_rules as r
+from k3mem.fuzz import plants_sched as s
+from k3mem.fuzz import plants_tree as t
 from k3mem.fuzz.patching import Plant
 from k3mem.radix import Kind
 
@@ -21,37 +28,8 @@ class Mutant:
     name: str
     where: str
     breaks: str
-    """The line that forbids it."""
+    """Key of the rule that forbids it."""
     plant: Callable[[], Plant]
-
-
-ACCOUNT = "Arena: fixed + live + holes + pending + gap + pad = capacity; no id has two owners"
-MOVES = "Arena: moves carry explicit source and destination; within one batch byte ranges are disjoint"
-LEASED = "Arena: a leased entry neither moves nor is reused"
-JOINT = "Arena: capacity is joint; reserve all that the next phase needs, or nothing; every exit gives all back"
-CLEAN = "Arena: a handed-out page or state never shows an earlier tenant's bytes"
-OWNER = "Tree: a page belongs to the writer while the request runs; a tail references rows below its end"
-END = "Tree: checkpoint depth == node end depth"
-LOCK = "Tree: a lock is one count on the deepest node used"
-PURE = "Tree: match is a pure read; touch, split and lock happen at admission"
-SCOPE = "Tree: key scope = tenant salt, adapter, draft; media digests at their placeholders; scopes share nothing"
-TOKENS = "Tree: lookups compare tokens"
-LIFE = "Tree: life of a checkpoint: target -> launched -> committed -> evictable -> ghost"
-RESUME = "Scheduling: resume depth == depth of the state, and at least one token is computed; depth 0 means zero state"
-BOUND = "Scheduling: a running request owns a bounded number of states; targets are optional; no room is never a stall"
-BUDGET = "Scheduling: the token budget is per step over all rows; chunks end on the grid"
-PRESSURE = "Scheduling: pressure is a return value, impossibility an exception at submit"
-PROGRESS = "Scheduling: every step makes progress or says what it waits for"
-RETRACT = "Scheduling: retraction ranks by (priority, first admission); the highest is never retracted"
-VICTIM = "Scheduling: a victim gets no row from this plan on; its bytes count when its last launched step commits"
-FOLLOW = "Scheduling: a follower waits only for a running leader, and never longer than its own cold prefill"
-SAME = "Scheduling: the same prompts give the same tokens with everything on or off"
-MISSES = "Better 6: every input token is a hit or has one cause; the sum is exact"
-FLOOR = "Better 2: the prompt's end and the answer's end can be resumed from"
-VISIBLE = "Plan: a checkpoint may be restored from by plans after the one that writes it"
-FAILURE = "Plan: if step N fails, damage and all that stands on it goes; the next plan is a resync"
-EXACT = "Plan: after every step the working state is exact; the fold replays just the accepted records"
-BY_LANE = "Plan: results are keyed by (lane, generation); commit judges a step by its own plan"
 
 
 def _of(where: str, breaks: str, *factories: Callable[[], Plant]) -> list[Mutant]:
@@ -62,86 +40,126 @@ def _named(name: str, where: str, breaks: str, plant: Callable[[], Plant]) -> Mu
     return Mutant(name, where, breaks, plant)
 
 
-p, t, m = plants, plants_tree, plants_more
-
 MUTANTS: tuple[Mutant, ...] = (
     # arena
-    *_of("sched/close", ACCOUNT, p.donated_and_freed, m.freed_twice_on_abort),
-    *_of("pool/arena", ACCOUNT, p.handles_are_views),
-    *_of("sched/moves", MOVES, m.moves_through_the_new_table, m.moves_are_dropped, m.tables_miss_moves),
-    *_of("sched/decode", "Arena: ids are virtual; a table maps them to places", p.half_translated),
-    *_of("pool/arena", LEASED, m.leases_do_not_hold),
-    *_of("sched/spare", LEASED, m.spare_drops_what_is_held),
-    *_of("sched/cache", JOINT, p.only_states_are_evicted),
-    *_of("sched/room", JOINT, m.cancel_keeps_its_bytes, p.one_spare_for_two),
-    *_of("sched/admit", JOINT, p.fork_before_admission, t.refused_keeps_its_lock),
-    *_of("sched/builder", CLEAN, p.pages_are_not_zeroed, p.states_are_not_zeroed, p.single_tokens_are_decodes),
-    # snapshots, donation, tree
-    *_of("sched/prefill", END, p.snapshot_is_a_reference, m.snapshot_one_off, t.packed_grid),
-    *_of("sched/anchors", END, p.capture_ignored),
-    *_of("executors/mock", END, p.interior_never_filled),
-    _named("published_at_most", "sched/cache", END, lambda: t.published_at_most(32)),
-    *_of("sched/close", END, m.donated_at_the_cut),
-    *_of("sched/admit", OWNER, m.tails_are_not_copied, m.tail_page_is_shared, m.takeover_stays_in_the_tree),
-    *_of("sched/scheduler", OWNER, m.deltas_are_forgotten),
-    *_of("sched/close", LOCK, t.unlocks_to_the_root),
-    *_of("sched/admit", PURE, t.resume_deletes_deeper),
-    *_of("sched/cache", TOKENS, t.loose_match),
-    *_of("sched/cache", SCOPE, m.salt_is_ignored, m.adapter_is_ignored),
-    *_of("engine", SCOPE, m.media_are_one),
-    *_of("sched/scheduler", LIFE, p.published_when_planned),
-    *_of("sched/cache", LIFE, m.emptied_tree_remembers),
-    # speculation, overlap
-    *_of("executors/mock", EXACT, p.fold_stops_short, p.no_fold, p.records_survive_their_tenant,
-         p.snapshot_over_drafts, m.fold_runs_twice, m.fold_counts_by_row, m.done_is_ignored),
-    *_of("sched/commit", EXACT, p.unwritten_is_published),
-    *_of("sched/builder", EXACT, p.window_is_drafts),
-    *_of("sched/commit", BY_LANE, p.counts_by_row),
-    *_of("sched/builder", BY_LANE, p.shared_plan_buffers),
-    *_of("sched/lanes", BY_LANE, m.generation_stays),
-    *_of("sched/close", VICTIM, m.freed_before_the_last_reader),
-    # failure
-    *_of("sched/builder", FAILURE, m.resync_is_skipped, m.resync_forgets_pages),
-    *_of("sched/failure", FAILURE, m.damage_is_ignored, m.stamps_survive_a_failure, m.lost_is_unknown),
-    *_of("sched/scheduler", FAILURE, m.no_effect_is_a_launch),
-    *_of("sched/commit", FAILURE, m.failures_never_forgotten),
+    *_of("sched/close", "arena.owner", p.donated_and_freed, l.freed_twice_on_abort),
+    *_of("pool/arena", "arena.owner", p.handles_are_views),
+    *_of("sched/builder", "arena.owner", o.page_of_two_ids),
+    *_of("sched/builder", "arena.tables", l.tables_miss_moves, o.one_id_at_two_places),
+    *_of("sched/decode", "arena.tables", p.half_translated),
+    *_of("pool/arena", "arena.ends", r.pages_grow_down),
+    *_of("sched/moves", "arena.moves", l.moves_through_the_new_table, l.moves_are_dropped),
+    *_of("sched/builder", "arena.disjoint", l.batches_are_one, o.overlapping_moves, o.chain_in_one_batch),
+    *_of("pool/arena", "arena.bounded", r.moves_know_no_bound),
+    *_of("sched/admit", "arena.head", r.small_ones_overtake),
+    *_of("sched/scheduler", "arena.moves_alone", r.moves_alone_are_nothing),
+    *_of("pool/arena", "arena.eager", r.compaction_is_silent),
+    *_of("pool/arena", "arena.lease", f.leases_do_not_hold, p.capacity_remembered),
+    *_of("sched/spare", "arena.lease", f.spare_drops_what_is_held),
+    *_of("pool/arena", "arena.lease_one", r.a_lease_stops_all_moves),
+    *_of("sched/cache", "arena.joint", p.only_states_are_evicted),
+    *_of("sched/room", "arena.all_or_nothing", f.cancel_keeps_its_bytes, p.one_spare_for_two),
+    *_of("sched/admit", "arena.all_or_nothing", p.fork_before_admission, t.refused_keeps_its_lock),
+    *_of("sched/builder", "arena.clean", p.pages_are_not_zeroed, r.zeroed_a_plan_later),
+    *_of("sched/admit", "arena.next_phase", r.output_is_reserved, r.first_decode_page_is_forgotten),
+    *_of("sched/close", "arena.pass", r.writer_unlocks_what_it_published),
+    # tree
+    *_of("sched/prefill", "tree.depth", p.snapshot_is_a_reference, l.snapshot_one_off, t.packed_grid),
+    *_of("executors/mock", "tree.depth", p.interior_never_filled),
+    _named("published_at_most", "sched/cache", "tree.depth", lambda: t.published_at_most(32)),
+    *_of("sched/close", "tree.lock", t.unlocks_to_the_root),
+    *_of("sched/admit", "tree.source", r.source_stays_locked),
+    *_of("sched/admit", "tree.writer", l.tail_page_is_shared),
+    *_of("sched/scheduler", "tree.writer", l.deltas_are_forgotten),
+    *_of("sched/cache", "tree.takes_over", r.deeper_owner_does_not_take_over),
+    *_of("sched/admit", "tree.tail_copy", l.tails_are_not_copied, o.tail_copied_back),
+    *_of("sched/admit", "tree.pure", t.resume_deletes_deeper),
+    *_of("sched/admit", "tree.admission", r.matched_a_plan_ago),
+    *_of("sched/cache", "tree.tokens", t.loose_match),
+    *_of("sched/cache", "tree.scope", s.salt_is_ignored, s.adapter_is_ignored),
+    *_of("sched/builder", "tree.scope", r.scope_is_left_out),
+    *_of("engine", "tree.media", s.media_are_one),
+    *_of("sched/scheduler", "tree.life", p.published_when_planned),
+    *_of("sched/cache", "tree.life", f.emptied_tree_remembers),
+    *_of("sched/admit", "tree.life", r.hits_are_not_touched),
+    *_of("sched/cache", "tree.life", s.evicts_one_more),
     # scheduling
-    *_of("sched/cache", RESUME, t.whole_prompt_hits, t.hit_reduced_for_kv_only, t.kv_hit_without_state),
-    *_of("sched/builder", RESUME, m.restore_is_forgotten),
-    *_of("sched/decode", BOUND, m.targets_begin_anew),
-    *_of("sched/room", BOUND, p.a_target_is_a_must),
-    *_of("sched/prefill", BUDGET, m.budget_per_request, p.chunks_end_anywhere),
-    *_of("sched/anchors", BUDGET, t.anchors_from_the_resume_depth),
-    *_of("sched/scheduler", PRESSURE, m.anything_is_admitted, m.ids_may_repeat),
-    _named("clamp_of_its_own", "sched/admit", PROGRESS, lambda: p.clamp_of_its_own(4)),
-    *_of("sched/pins", PROGRESS, m.pins_never_give_way),
-    *_of("sched/pins", "API: a pin ends at its ttl", m.pins_never_end),
-    *_of("sched/scheduler", "API: time is injected; abort takes effect at the next plan", m.deadlines_by_the_wall,
-         m.deadlines_never_come, m.abort_is_silent),
-    *_of("sched/decode", RETRACT, m.first_is_retracted),
-    *_of("sched/close", RETRACT, m.retracted_loses_its_rank),
-    *_of("sched/job", RETRACT, m.priority_is_ignored),
-    *_of("sched/follow", FOLLOW, m.follower_waits_for_anyone),
-    *_of("sched/commit", SAME, m.tokens_twice),
-    # accounts, reuse
-    *_of("sched/cache", MISSES, t.only_the_joint_hit),
-    *_of("sched/admit", MISSES, m.counted_at_every_admission),
-    *_of("sched/cache", FLOOR, m.nothing_is_reused, m.tails_are_not_matched, m.evicts_one_more),
-    *_of("sched/close", FLOOR, m.answers_are_not_kept),
-    *_of("sched/prefill", FLOOR, m.targets_are_skipped),
-    _named("no_prompt_ends", "sched/anchors", FLOOR, lambda: t.no_anchor(Kind.PROMPT_END)),
+    *_of("sched/cache", "sched.resume", t.hit_reduced_for_kv_only, t.kv_hit_without_state),
+    *_of("sched/builder", "sched.resume", l.restore_is_forgotten, o.chunk_begins_early),
+    *_of("sched/cache", "sched.one_token", t.whole_prompt_hits),
+    *_of("sched/builder", "sched.zero", p.states_are_not_zeroed, p.single_tokens_are_decodes),
+    *_of("sched/decode", "sched.states", l.targets_begin_anew),
+    *_of("sched/room", "sched.optional", p.a_target_is_a_must),
+    *_of("sched/prefill", "sched.order", r.chunk_ends_first),
+    *_of("sched/admit", "sched.queue_first", r.targets_before_the_queue),
+    *_of("sched/admit", "sched.takeover", f.takeover_stays_in_the_tree, r.takes_over_what_others_use),
+    *_of("pool/pingpong", "sched.donated", r.snapshot_shares_the_donation),
+    *_of("sched/close", "sched.donated", r.donated_while_written),
+    *_of("sched/cache", "sched.superseded", r.superseded_is_freed),
+    *_of("sched/follow", "sched.followed", q.slots_are_chunk_ends),
+    *_of("sched/prefill", "sched.budget", s.budget_per_request),
+    *_of("sched/decode", "sched.decode_first", q.decodes_wait_for_prompts),
+    *_of("sched/prefill", "sched.chunk", q.chunks_stop_short),
+    *_of("sched/prefill", "sched.off_grid", p.chunks_end_anywhere),
+    *_of("sched/anchors", "sched.off_grid", r.checkpoint_off_the_grid),
+    _named("clamp_of_its_own", "sched/admit", "sched.pressure", lambda: p.clamp_of_its_own(4)),
+    *_of("sched/scheduler", "sched.impossible", f.anything_is_admitted, f.ids_may_repeat),
+    *_of("engine", "sched.latch", q.latch_is_forgotten),
+    *_of("sched/pins", "sched.progress", s.pins_never_give_way),
+    *_of("sched/job", "sched.rank", s.priority_is_ignored),
+    *_of("sched/decode", "sched.highest", s.first_is_retracted),
+    *_of("sched/close", "sched.keeps_rank", s.retracted_loses_its_rank),
+    *_of("sched/decode", "sched.victim", q.victim_keeps_its_row),
+    *_of("sched/admit", "sched.victim", q.preempted_too_late),
+    *_of("sched/close", "sched.victim_state", l.donated_at_the_cut),
+    *_of("sched/close", "sched.victim_bytes", l.freed_before_the_last_reader),
+    *_of("sched/follow", "sched.follower", s.follower_waits_for_anyone, q.followers_wait_without_a_slot),
+    *_of("sched/follow", "sched.holds_nothing", q.followers_hold_a_state),
+    *_of("sched/follow", "sched.judged", q.followers_are_judged_once),
+    *_of("sched/follow", "sched.patience", q.followers_wait_for_ever),
+    *_of("sched/follow", "sched.lends", q.followers_lend_nothing),
+    *_of("sched/commit", "sched.same", s.tokens_twice),
+    # plans: order, overlap, speculation
+    *_of("executors/mock", "plan.order", o.moves_come_last, o.snapshots_come_late),
+    *_of("sched/builder", "plan.order", o.page_in_use_is_zeroed, o.state_in_use_is_zeroed, o.restores_overlap),
+    *_of("executors/mock", "plan.events", o.event_of_the_step_before),
+    *_of("sched/builder", "plan.rows", o.target_is_the_working_state, o.target_is_anothers_state, o.rows_share_a_page,
+         o.rows_share_a_state, o.row_planned_twice),
+    *_of("sched/prefill", "plan.visible", o.restored_before_the_write, o.restore_of_a_target),
+    *_of("events", "plan.told", q.events_before_their_step, q.events_come_backwards, q.failed_checkpoints_are_events),
+    *_of("executors/mock", "plan.fold", p.fold_stops_short, p.no_fold, l.fold_runs_twice, l.fold_counts_by_row),
+    *_of("sched/builder", "plan.fold", p.window_is_drafts),
+    *_of("executors/mock", "plan.scratch", p.records_survive_their_tenant),
+    *_of("executors/mock", "plan.done", l.done_is_ignored),
+    *_of("executors/mock", "plan.conditional", p.snapshot_over_drafts),
+    *_of("sched/commit", "plan.conditional", p.unwritten_is_published),
+    *_of("sched/anchors", "plan.capture", p.capture_ignored),
+    *_of("sched/commit", "plan.by_lane", p.counts_by_row),
+    *_of("sched/builder", "plan.by_lane", p.shared_plan_buffers),
+    *_of("sched/lanes", "plan.by_lane", l.generation_stays),
+    *_of("executors/mock", "plan.by_lane", o.generation_is_ignored),
+    # plans: failure
+    *_of("sched/builder", "plan.resync", f.resync_is_skipped, f.resync_forgets_pages),
+    *_of("sched/failure", "plan.damage", f.damage_is_ignored, f.stamps_survive_a_failure),
+    *_of("sched/failure", "plan.lost", f.lost_is_unknown),
+    *_of("sched/scheduler", "plan.lost", f.no_effect_is_a_launch),
+    *_of("sched/commit", "plan.three", f.failures_never_forgotten),
+    # accounts, reuse, time
+    *_of("sched/cache", "better.causes", t.only_the_joint_hit),
+    *_of("sched/admit", "better.causes", s.counted_at_every_admission),
+    _named("no_prompt_ends", "sched/anchors", "better.prompt_end", lambda: t.no_anchor(Kind.PROMPT_END)),
+    *_of("sched/prefill", "better.prompt_end", s.targets_are_skipped),
+    *_of("sched/cache", "better.prompt_end", s.nothing_is_reused),
+    *_of("sched/close", "better.answer_end", s.answers_are_not_kept),
+    *_of("sched/cache", "better.answer_end", s.tails_are_not_matched),
+    *_of("sched/anchors", "better.anchors", t.anchors_from_the_resume_depth),
+    *_of("sched/pins", "api.pin", s.pins_never_end, q.pins_by_the_wall),
+    *_of("sched/scheduler", "api.deadline", s.deadlines_by_the_wall, s.deadlines_never_come),
+    *_of("sched/scheduler", "api.abort", s.abort_is_silent),
     # the fuzzer itself
-    *_of("sched/launch", "The fuzzer goes on for more than 1,000 steps", m.canary),
+    *_of("sched/launch", "fuzz.steps", s.canary),
 )
 """All planted bugs of the Python side."""
-
-UNKILLED: tuple[Mutant, ...] = (
-    *_of("sched/builder", MOVES, m.batches_are_one),
-    *_of("pool/arena", LEASED, p.capacity_remembered),
-)
-"""Planted bugs that worlds do not show within their time: a chain of moves inside one plan is rare, and what a stale
-answer about room costs is an eviction too many. The mock's check of plans holds the first, a scenario of its own
-(tests/cases/test_pool_5.py) the second."""
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 assert len(BY_NAME) == len(MUTANTS), "two mutants have one name"

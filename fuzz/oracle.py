@@ -72,14 +72,17 @@ class Line:
     """[depth] hash of (scope, tokens[:depth])."""
     due: float | None
     prompt: int
-    rank: tuple[int, int]
-    """(-priority, order of submission): the smallest goes first and is retracted last."""
+    rank: tuple[int, int, int]
+    """(-priority, 0, order of first admission), before that (-priority, 1, order of submission): the smallest goes
+    first and is retracted last."""
     got: int = 0
     reason: str | None = None
     launched: int = 0
     """Depth up to which launched rows have computed its line."""
     resumed: int = -1
     """Deepest depth at which it was seated; -1: never."""
+    wiped: int = -1
+    """`launched` when everything that could go was last dropped: what it had left by then may be gone."""
 
     @property
     def answer(self) -> list[int]:
@@ -120,6 +123,7 @@ class Oracle:
     input: int = 0
     output: int = 0
     made: int = 0
+    seated: int = 0
 
     # -- what was asked for
 
@@ -135,7 +139,7 @@ class Oracle:
         tokens = [*key.tolist(), *answer]
         chain = chain_of(scope, np.array(tokens, np.int32))
         self.made += 1
-        rank = (-request.priority, self.made)
+        rank = (-request.priority, 1, self.made)
         line = Line(number, request, scope, tokens, chain, request.deadline, len(key), rank)
         self.lines[number] = self.living[number] = line
         self.alike.setdefault(int(chain[1]), []).append(line)
@@ -147,6 +151,8 @@ class Oracle:
 
     def wipe(self, slack: int = 0) -> None:
         """Nothing need be resumable any more (a flush, a failure, another arena). `slack`: requests that start over."""
+        for line in self.alive:
+            line.wiped = line.launched
         self.kept.clear()
         self.known.clear()
         self.leaving.clear()
@@ -219,7 +225,7 @@ class Oracle:
     # -- what was planned
 
     def settle(self, running: Iterable[int], roomy: bool) -> None:
-        """Before a plan: lines whose request is gone altogether have left what they leave. Not where memory is no longer
+        """Before a plan: lines whose request is gone altogether have left what they leave. Not where memory is no more
         plenty (`roomy`): it will not be again before everything is wiped."""
         if not self.leaving:
             return
@@ -230,7 +236,7 @@ class Oracle:
                 continue
             grid = self.shape.grid
             last = (line.prompt - 1) // grid * grid
-            if line.resumed < last:
+            if line.resumed < last and line.wiped < last:
                 self.kept.add(int(line.chain[last]))
             if self.answer_ends:
                 self.known.update(line.chain[1 : len(line.tokens)].tolist())
@@ -254,6 +260,8 @@ class Oracle:
         first, line.resumed = line.resumed < 0, max(line.resumed, depth)
         if not first:
             return
+        self.seated += 1
+        line.rank = (line.rank[0], 0, self.seated)
         self.input += hit.input
         if hit.hit != depth or hit.input != line.prompt or hit.hit + sum(hit.causes.values()) != hit.input:
             raise Found("oracle", f"request {number}: {hit} does not add up for a prompt of {line.prompt} at {depth}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 import subprocess
@@ -11,18 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from k3mem.fuzz.prove import SECONDS, Verdict, seeds_of, survives
+from k3mem.fuzz.hunt import SECONDS, survives
+from k3mem.fuzz.prove import Verdict, hunt_apart
 
 PARTS = {"k3mem": "k3mem", "executors": "k3mem.executors", "native": "k3mem.native", "fuzz": "k3mem.fuzz"}
 """Folder of the repository -> package as installed."""
-
-_CHILD = """
-import json, sys
-from contextlib import nullcontext
-from k3mem.fuzz.prove import hunt
-print(json.dumps(hunt(sys.argv[1], nullcontext, float(sys.argv[2]))))
-"""
-
 
 class PatchError(Exception):
     """The patch does not apply, or what it makes does not build."""
@@ -86,17 +78,7 @@ def prove_patch(diff: Path, seconds: float = SECONDS) -> Verdict:
             shutil.move(str(root / part), site / "k3mem" / part)
         env = {**os.environ, "PYTHONPATH": str(site)}
         env.pop("K3MEM_NATIVE", None)
-        command = [sys.executable, "-c", _CHILD, name, str(seconds)]
-        try:
-            done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=10 * seconds)
-        except subprocess.TimeoutExpired:
-            seeds, by, what, took = [next(seeds_of(name))], "liveness", "the process hangs", 10 * seconds
-        else:
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                seeds, by, what, took = [next(seeds_of(name))], "check", f"exit code {done.returncode}: {last}", 0.0
-            else:
-                seeds, by, what, took = json.loads(done.stdout.splitlines()[-1])
-    wrong = survives(seeds, seconds)
-    return Verdict(name, ", ".join(changed), "", bool(by), seeds[-1], len(seeds), round(took, 2), by, wrong or what,
-                   not wrong)
+        worlds, out = hunt_apart(name, seconds, env, "nothing", cwd=folder)
+    out.wrong = survives(out.seeds, seconds)
+    return Verdict(name, ", ".join(changed), "", bool(out.by), out.seeds[-1], worlds, round(out.seconds, 2), out.by,
+                   out.wrong or out.what, not out.wrong, out.race, out.in_order)

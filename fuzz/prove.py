@@ -1,25 +1,29 @@
 """The proof that the fuzzer bites: every planted bug is found, and the code without one survives the same seeds.
 
-One way to draw worlds for all; the seeds of a mutant come from its name, so that nobody chose them.
+One way to draw worlds for all; the seeds of a mutant come from its name, so that nobody chose them. Each mutant has a
+process of its own (`k3mem.fuzz.hunt`), several run at once.
 """
 
 from __future__ import annotations
 
-import hashlib
+import importlib.util
+import json
 import os
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from k3mem.fuzz import mutants_native
+from k3mem.fuzz.hunt import SECONDS, WORLD_SECONDS, Hunted, hunt, seeds_of, survives
 from k3mem.fuzz.mutants import MUTANTS, Mutant
-from k3mem.fuzz.patching import Plant
-from k3mem.fuzz.runner import run_seed
+from k3mem.fuzz.mutants_native import NativeMutant
 
-SECONDS = 60.0
-"""CPU time that a mutant has to live: on one core of its own as long by any clock."""
+SLACK = 6.0
+"""Clock time that a process may take for a second of CPU time, on a machine with more work than cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,137 +33,120 @@ class Verdict:
     name: str
     where: str
     breaks: str
+    """Key of the rule that it breaks, see `k3mem.fuzz.rules`."""
     killed: bool
     seed: int
     """Of the world that killed it, else the last one tried."""
     worlds: int
     seconds: float
+    """CPU time until it was killed, or for which it lived."""
     by: str
     what: str
     clean: bool
     """The code without it survived the same seeds."""
+    race: str = ""
+    """The first race in the plans of the world that killed it."""
+    in_order: str = ""
+    """Whether that world `fails` or the fault `vanishes` where all commands run in program order."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def seeds_of(name: str) -> Iterator[int]:
-    """Seeds without end, from a name."""
-    first = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
-    while True:
-        yield first
-        first += 1
+AnyMutant = Mutant | NativeMutant
 
 
-def hunt(name: str, plant: Callable[[], Plant], seconds: float = SECONDS) -> tuple[list[int], str, str, float]:
-    """(seeds tried, by whom it was killed or "", what was found, seconds)."""
-    began = time.process_time()
-    tried: list[int] = []
-    for seed in seeds_of(name):
-        tried.append(seed)
-        with plant():
-            outcome = run_seed(seed, deadline=began + seconds)
-        if outcome.found is not None:
-            return tried, outcome.found.by, outcome.found.what, time.process_time() - began
-        if time.process_time() - began > seconds:
-            break
-    return tried, "", "", time.process_time() - began
+def every() -> list[AnyMutant]:
+    """All mutants of the Python side, and those of the C core where a build has them."""
+    return [*MUTANTS, *native_mutants()]
 
 
-def survives(seeds: list[int], seconds: float = SECONDS) -> str:
-    """What the code without planted bugs shows on these seeds; "" for nothing, which is right."""
-    end = time.process_time() + seconds
-    for seed in seeds:
-        found = run_seed(seed, deadline=end).found
-        if found is not None:
-            return f"seed {seed}: {found}"
-        if time.process_time() > end:
-            break
-    return ""
-
-
-def prove_one(mutant: Mutant, seconds: float = SECONDS) -> Verdict:
-    """Hunt one mutant, then run its seeds without it."""
-    seeds, by, what, took = hunt(mutant.name, mutant.plant, seconds)
-    wrong = survives(seeds, seconds)
-    return Verdict(mutant.name, mutant.where, mutant.breaks, bool(by), seeds[-1], len(seeds), round(took, 2), by,
-                   wrong or what, not wrong)
+def native_mutants() -> list[NativeMutant]:
+    """The C core's mutants, [] where the build with planted bugs is missing."""
+    built = importlib.util.find_spec("k3mem.native._core_mutants") is not None
+    return list(mutants_native.MUTANTS) if built else []
 
 
 def names() -> set[str]:
     """All mutants by name."""
-    return {mutant.name for mutant in MUTANTS} | {mutant.name for mutant in native_mutants()}
+    return {mutant.name for mutant in every()}
+
+
+def verdict(mutant: AnyMutant, hunted: Hunted, worlds: int | None = None) -> Verdict:
+    """A hunt in one line."""
+    return Verdict(mutant.name, mutant.where, mutant.breaks, bool(hunted.by), hunted.seeds[-1],
+                   len(hunted.seeds) if worlds is None else worlds, round(hunted.seconds, 2), hunted.by,
+                   hunted.wrong or hunted.what, not hunted.wrong, hunted.race, hunted.in_order)
+
+
+def prove_one(mutant: Mutant, seconds: float = SECONDS) -> Verdict:
+    """Hunt one mutant of the Python side in this process, then run its seeds without it."""
+    out = hunt(mutant.name, mutant.plant, seconds)
+    out.wrong = survives(out.seeds, seconds)
+    return verdict(mutant, out)
 
 
 def prove(names: list[str] | None = None, seconds: float = SECONDS,
-          progress: Callable[[Verdict], None] = lambda verdict: None) -> list[Verdict]:
-    """All mutants of the Python side, and those of the C core where a build has them."""
-    out: list[Verdict] = []
-    for mutant in MUTANTS:
-        if names is None or mutant.name in names:
-            out.append(prove_one(mutant, seconds))
-            progress(out[-1])
-    for verdict in prove_native(names, seconds):
-        out.append(verdict)
-        progress(verdict)
-    return out
+          progress: Callable[[Verdict], None] = lambda verdict: None, jobs: int | None = None) -> list[Verdict]:
+    """Hunt all mutants, or those of these names, `jobs` (the cores, if None) at once. Verdicts in the order of the
+    registry; `progress` gets each as it comes."""
+    chosen = [mutant for mutant in every() if names is None or mutant.name in names]
+    done: dict[str, Verdict] = {}
+    with ThreadPoolExecutor(jobs or cores()) as pool:
+        waiting = {pool.submit(_in_process, mutant, seconds): mutant for mutant in chosen}
+        for future in as_completed(waiting):
+            got = future.result()
+            done[got.name] = got
+            progress(got)
+    return [done[mutant.name] for mutant in chosen]
 
 
-# -- the C core: in a process of its own, on the build with planted bugs
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-_CHILD = """
-import json, sys
-from contextlib import contextmanager
-from k3mem.native import lib
-from k3mem.fuzz.prove import hunt
 
-@contextmanager
-def plant():
-    lib.k3_mutant = int(sys.argv[2])
+def _in_process(mutant: AnyMutant, seconds: float) -> Verdict:
+    env = dict(os.environ)
+    env.pop("K3MEM_NATIVE", None)
+    if isinstance(mutant, NativeMutant):
+        env["K3MEM_NATIVE"] = "mutants"
+    worlds, hunted = hunt_apart(mutant.name, seconds, env)
+    return verdict(mutant, hunted, worlds)
+
+
+def hunt_apart(name: str, seconds: float, env: dict[str, str], *more: str,
+               cwd: str | None = None) -> tuple[int, Hunted]:
+    """(worlds, hunt) of a process of its own. One that dies or hangs is a kill: by `check` and by `liveness`."""
+    command = [sys.executable, "-m", "k3mem.fuzz.hunt", name, str(seconds), *more]
     try:
-        yield
-    finally:
-        lib.k3_mutant = 0
-
-seeds, by, what, took = hunt(sys.argv[1], plant, float(sys.argv[3]))
-print(json.dumps([seeds, by, what, took]))
-"""
-
-
-def native_mutants() -> list[Any]:
-    """The registry of the C core's mutants, [] where it or its build is missing. Entries have id, name, where, breaks
-    (or invariant)."""
-    import importlib.util
-
-    if importlib.util.find_spec("k3mem.native._core_mutants") is None:
-        return []
-    if importlib.util.find_spec("k3mem.fuzz.mutants_native") is None:
-        return []
-    module: Any = importlib.import_module("k3mem.fuzz.mutants_native")
-    return list(module.MUTANTS)
+        done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True,
+                              timeout=SLACK * (2 * seconds + 2 * WORLD_SECONDS))
+        code, said, errors = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired as late:
+        code, errors = -signal.SIGVTALRM, ""
+        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return read_lines(name, code, lines, errors)
 
 
-def prove_native(names: list[str] | None = None, seconds: float = SECONDS) -> Iterator[Verdict]:
-    """The C core's mutants, one process each. A crash of the process is a kill by check."""
-    import json
+def read_lines(name: str, code: int, lines: list[dict[str, Any]], errors: str) -> tuple[int, Hunted]:
+    """(worlds, hunt) from what a process said before it ended with `code`."""
+    seeds = [line["seed"] for line in lines if "seed" in line]
+    verdicts = [line for line in lines if "by" in line]
+    if not verdicts:  # it died in a world
+        first = seeds[-1] if seeds else next(seeds_of(name))
+        last = (errors.strip().splitlines() or ["no message"])[-1]
+        hung = code == -signal.SIGVTALRM
+        what = f"a world took more than {WORLD_SECONDS} s" if hung else f"exit code {code}: {last}"
+        return len(seeds), Hunted([first], "liveness" if hung else "check", what, 0.0)
+    last_line = verdicts[-1]
+    worlds = last_line.pop("seeds")
+    out = Hunted([seeds[worlds - 1]], **last_line)
+    if code:
+        out.wrong = f"without the bug: exit code {code}"
+    return worlds, out
 
-    for mutant in native_mutants():
-        if names is not None and mutant.name not in names:
-            continue
-        env = {**os.environ, "K3MEM_NATIVE": "mutants"}
-        command = [sys.executable, "-c", _CHILD, mutant.name, str(int(mutant.id)), str(seconds)]
-        began = time.perf_counter()
-        try:
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=4 * seconds)
-            code, text = done.returncode, done.stdout
-        except subprocess.TimeoutExpired:
-            code, text = 0, json.dumps([[next(seeds_of(mutant.name))], "liveness", "the process hangs", 4 * seconds])
-        if code:
-            first = next(seeds_of(mutant.name))
-            seeds, by, what, took = [first], "check", f"exit code {code}", time.perf_counter() - began
-        else:
-            seeds, by, what, took = json.loads(text.splitlines()[-1])
-        wrong = survives(seeds, seconds)
-        breaks = str(getattr(mutant, "breaks", "") or getattr(mutant, "invariant", ""))
-        yield Verdict(mutant.name, mutant.where, breaks, bool(by), seeds[-1], len(seeds), round(took, 2), by,
-                      wrong or what, not wrong)
+
+__all__ = ["Verdict", "cores", "every", "hunt", "hunt_apart", "names", "native_mutants", "prove", "prove_one",
+           "read_lines", "seeds_of", "survives", "verdict"]

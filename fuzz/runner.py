@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from k3mem.fuzz import alone
 from k3mem.fuzz.actors import LENGTHS, Actors, draw_config
 from k3mem.fuzz.oracle import Found
+from k3mem.fuzz.record import Sink
 from k3mem.fuzz.script import Action, Config, Script
 from k3mem.fuzz.world import World
 
@@ -53,20 +55,22 @@ def run_seed(seed: int, config: Config | None = None, length: int | None = None,
     return _run(Script(drawn, actions), taken)
 
 
-def replay(script: Script) -> Outcome:
-    """A script, exactly."""
-    return _run(script, lambda world: iter(script.actions))
+def replay(script: Script, *sinks: Sink) -> Outcome:
+    """A script, exactly. `sinks` are told what its executor is told and answers."""
+    return _run(script, lambda world: iter(script.actions), *sinks)
 
 
-def _run(script: Script, actions: Callable[[World], Iterator[Action]]) -> Outcome:
+def _run(script: Script, actions: Callable[[World], Iterator[Action]], *sinks: Sink) -> Outcome:
     began = time.process_time()
     out = Outcome(script)
     world: World | None = None
     try:
-        world = World(script.config)
+        world = World(script.config, sinks=sinks)
         for action in actions(world):
             world.do(action)
         world.settle()
+        if script.config.alone:
+            alone.run(script.config.seed, script.config.alone)
     except Found as found:
         out.found = found
     if world is not None:

@@ -51,10 +51,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shuffle: bool = True
     """Streams run as late as chance says; else at launch."""
     fast_forward: bool = False
+    """One plan may stand for many decode steps, as many as chance says."""
     check_every: int = 1
     """Steps between two walks of all invariants; 0: only at the end."""
     audit_every: int = 16
     """Steps between two comparisons of the executor's memory with the tree; 0: only at the end."""
+    race: bool = False
+    """All plans are judged by the happens-before checker as they are launched."""
+    alone: int = 0
+    """Operations of the arena and of the tree, each alone against a slow model, after the world."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -7,28 +7,17 @@ count of owners, and it knows of no nodes.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from k3mem.errors import Corrupted
-from k3mem.pool import PAGE, STATE
+from k3mem.fuzz.alone.arena import GEOMETRIES, Actor
+from k3mem.fuzz.alone.tree import World
 from k3mem.radix import Kind, Lru, Tree
 from k3mem.types import NodeId, ScopeId
-
-for folder in ("pool", "radix"):
-    path = str(Path(__file__).resolve().parent.parent / folder)
-    if path not in sys.path:
-        sys.path.insert(0, path)
-
-from test_arena_stress import GEOMETRIES, Actor  # noqa: E402
-from test_tree_stress import World  # noqa: E402
 
 CHOICES = st.randoms(use_true_random=False)
 """A random generator whose every choice Hypothesis draws, and shrinks towards the first."""
@@ -48,43 +37,10 @@ class ArenaMachine(RuleBasedStateMachine):
         self.actor.rng = rng
         getattr(self.actor, what)()
 
-    @rule(rng=CHOICES)
-    def lease_twice(self, rng: Random) -> None:
-        """Two users of one entry; one ends."""
+    @rule(rng=CHOICES, what=st.sampled_from(["lease_twice", "strand", "free_leased"]))
+    def lease_in_the_way(self, rng: Random, what: str) -> None:
         self.actor.rng = rng
-        model, arena = self.actor.model, self.actor.arena
-        for kind in (PAGE, STATE):
-            for i in self.actor.some(kind, 1):
-                arena.lease(kind, i)
-                arena.lease(kind, i)
-                arena.unlease(kind, i)
-                model.leases[kind][i] = model.leases[kind].get(i, 0) + 1
-
-    @rule(kind=st.sampled_from([PAGE, STATE]), n=st.integers(2, 5))
-    def strand(self, kind: int, n: int) -> None:
-        """A leased entry beyond holes: they cannot be closed."""
-        model, arena = self.actor.model, self.actor.arena
-        got = arena.alloc(*((n, 0) if kind == PAGE else (0, n)))
-        if got is None:
-            return
-        ids = got[kind].tolist()
-        model.allocated(kind, ids)
-        last = max(ids, key=lambda i: model.place[kind][i])
-        arena.lease(kind, last)
-        model.leases[kind][last] = 1
-        rest = [i for i in ids if i != last]
-        free = (arena.free_pages, arena.free_states)[kind]
-        assert sorted(free(rest)) == sorted(model.freed(kind, rest, 0))
-
-    @rule()
-    def free_leased(self) -> None:
-        """The last reference to a leased entry cannot go, nor does anything given beside it."""
-        model, arena = self.actor.model, self.actor.arena
-        for kind, free in ((PAGE, arena.free_pages), (STATE, arena.free_states)):
-            others = [i for i in model.refs[kind] if i not in model.leases[kind]][:1]
-            for i in list(model.leases[kind]):
-                with pytest.raises(Corrupted):
-                    free([*others, *[i] * model.refs[kind][i]])
+        getattr(self.actor, what)()
 
     @invariant()
     def agrees(self) -> None:
@@ -92,13 +48,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @invariant()
     def room_is_what_the_other_kind_leaves(self) -> None:
-        model, arena = self.actor.model, self.actor.arena
-        for kind, room in ((PAGE, arena.room_pages), (STATE, arena.room_states)):
-            peer, size = 1 - kind, model.bytes[kind]
-            low = max(len(model.used(peer)), max(model.stuck(peer), default=-1) + 1)
-            for moves, frontier in ((False, model.frontier(peer)), (True, low)):
-                places = min((arena.state_top - frontier * model.bytes[peer]) // size, model.limits[kind] // size)
-                assert room(moves) == places - len(model.used(kind))
+        self.actor.room_is_what_the_other_kind_leaves()
 
 
 class TreeMachine(RuleBasedStateMachine):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from k3mem.fuzz import prove
+from k3mem.fuzz import mutants_native, prove
 from k3mem.fuzz.mutants import BY_NAME, MUTANTS
 from k3mem.fuzz.patch import PatchError, prove_patch
+from k3mem.fuzz.rules import RULES, WANTED
 
 QUICK = ("donated_and_freed", "states_are_not_zeroed", "snapshot_one_off", "interior_never_filled", "loose_match",
          "half_translated", "resume_deletes_deeper", "salt_is_ignored", "deltas_are_forgotten", "donated_at_the_cut",
@@ -24,16 +25,49 @@ DIFF = """\
 """
 
 
-def test_there_are_mutants_with_a_place_and_a_rule_each() -> None:
-    assert len(MUTANTS) >= 40
-    assert all(mutant.where and mutant.breaks for mutant in MUTANTS)
+def test_every_rule_has_a_mutant_and_every_mutant_a_rule() -> None:
+    everything = [*MUTANTS, *mutants_native.MUTANTS]
+    assert all(mutant.where for mutant in everything)
+    assert {mutant.breaks for mutant in everything} == set(RULES)
+    assert len({mutant.name for mutant in everything}) == len(everything)
+
+
+def test_the_faults_that_everybody_knows_are_planted() -> None:
+    assert set(WANTED.values()) <= {mutant.name for mutant in (*MUTANTS, *mutants_native.MUTANTS)}
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_killed_and_its_absence_survives(name: str) -> None:
     verdict = prove.prove_one(BY_NAME[name], 40.0)
     assert verdict.killed and verdict.clean, verdict
-    assert verdict.by in ("oracle", "check", "liveness", "floor")
+    assert verdict.by in ("oracle", "race", "check", "liveness", "floor")
+    assert verdict.race or verdict.in_order == "fails", verdict
+
+
+needs_mutants = pytest.mark.skipif(not prove.native_mutants(), reason="the C core with planted bugs is not built")
+
+
+@needs_mutants
+def test_mutants_of_both_sides_are_hunted_in_processes_of_their_own() -> None:
+    told: list[str] = []
+    names = ["scope_is_left_out", "tree.tombstone"]
+    verdicts = prove.prove(names, 30.0, lambda verdict: told.append(verdict.name), jobs=2)
+    assert [verdict.name for verdict in verdicts] == names and sorted(told) == sorted(names)
+    assert all(verdict.killed and verdict.clean for verdict in verdicts), verdicts
+
+
+def test_a_process_that_dies_is_a_kill_in_the_world_it_died_in() -> None:
+    lines = [{"seed": 7}, {"seed": 8}]
+    worlds, dead = prove.read_lines("x", -11, lines, "Segmentation fault")
+    assert (worlds, dead.seeds, dead.by) == (2, [8], "check") and "-11" in dead.what
+    _, hung = prove.read_lines("x", -26, lines, "")
+    assert hung.by == "liveness"
+
+
+def test_a_process_that_dies_without_the_bug_is_no_proof() -> None:
+    done = {"seeds": 1, "by": "oracle", "what": "w", "seconds": 1.0, "race": "", "in_order": "fails", "wrong": ""}
+    _, out = prove.read_lines("x", -11, [{"seed": 7}, done, {"seed": 7}], "")
+    assert out.by == "oracle" and out.wrong
 
 
 def test_seeds_come_from_the_name() -> None:

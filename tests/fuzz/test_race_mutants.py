@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from k3mem.executors.mock import Faults
+from k3mem.fuzz import spoils as m
 from k3mem.fuzz.race import Judge
+from k3mem.fuzz.spoils import Spoil
 from k3mem.policy import Policy
 from tests.engine.test_bites import trial
 from tests.engine.test_matrix import CELLS, world
-from tests.fuzz import race_mutants as m
-from tests.fuzz.race_mutants import Mutant, Spoil, judged, listening
+from tests.fuzz.spoilt_worlds import Mutant, judged, listening
 from tests.world import World
 
 MUTANTS: list[tuple[Spoil, set[str]]] = [

@@ -14,13 +14,14 @@ import pytest
 from k3mem.errors import Effect
 from k3mem.fuzz.race import Judge, judge
 from k3mem.fuzz.record import BadRecording, Failure, Record, Recorder, Writer, read
+from k3mem.fuzz.spoils import page_in_use_is_zeroed
 from k3mem.plan import Plan, Result
 from k3mem.replay.options import ReplayOptions
 from k3mem.replay.synth import synth
 from k3mem.replay.timed import TimedReplay
 from k3mem.shape import Shape
 from tests.fuzz.race_cases import LAYOUT, decodes, scene, seat
-from tests.fuzz.race_mutants import Mutant, judged, listening, page_in_use_is_zeroed
+from tests.fuzz.spoilt_worlds import Mutant, judged, listening
 from tests.fuzz.test_race_mutants import tight
 from tests.fuzz.test_record import Kept
 

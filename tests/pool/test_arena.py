@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arena_model import Model
 
 from k3mem import plan
 from k3mem.errors import Corrupted, InvalidShape
+from k3mem.fuzz.alone.arena_model import Model
 from k3mem.pool import PAGE, STATE, Arena, Fit
 
 ALL = 2**60

@@ -14,7 +14,7 @@ HUNT = """
 import sys
 from k3mem.errors import Corrupted
 from k3mem.native import lib
-from test_tree_stress import World
+from k3mem.fuzz.alone.tree import World
 
 lib.k3_mutant = int(sys.argv[1])
 for page in (1, 2, 4, 16):

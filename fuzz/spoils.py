@@ -1,25 +1,22 @@
-"""Plans spoilt on their way to executor and recorder: each mutant breaks the order of two commands in one plan."""
+"""Plans spoilt on their way to executor and recorder: each function breaks the order of two commands in one plan.
+
+`spoilt(spoil)` plants one: every plan that gives an occasion is spoilt.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from k3mem.errors import K3MemError
-from k3mem.executors.mock import MockExecutor
-from k3mem.fuzz.patching import patched
-from k3mem.fuzz.race import Judge, Report
+from k3mem.executor import Layout
+from k3mem.fuzz.patching import Plant, all_of, patched
 from k3mem.fuzz.race.mirror import Mirror, Tenant
 from k3mem.fuzz.race.space import Space
-from k3mem.fuzz.record import Record, Recorder, Sink
-from k3mem.plan import PAGE, Plan, Result, Row
-from tests import world as worlds
-from tests.plans import omit
-from tests.world import World
+from k3mem.fuzz.record import Recorder
+from k3mem.plan import PAGE, Plan, Row
 
 Spoil = Callable[[Plan, Mirror], "Plan | None"]
 """The spoilt plan, or None where this one gives no occasion. The mirror stands behind the plan's table updates."""
@@ -27,8 +24,9 @@ Spoil = Callable[[Plan, Mirror], "Plan | None"]
 
 def put(plan: Plan, **entries: Any) -> Plan:
     """The plan with one more entry in each of these phases."""
-    return replace(plan, **{
-        name: np.concatenate([getattr(plan, name), np.array([entry], np.int32)]) for name, entry in entries.items()})
+    more: dict[str, Any] = {
+        name: np.concatenate([getattr(plan, name), np.array([entry], np.int32)]) for name, entry in entries.items()}
+    return replace(plan, **more)
 
 
 def change(plan: Plan, name: str, at: tuple[int, ...], value: int) -> Plan:
@@ -36,6 +34,12 @@ def change(plan: Plan, name: str, at: tuple[int, ...], value: int) -> Plan:
     array = getattr(plan, name).copy()
     array[at] = value
     return replace(plan, **{name: array})
+
+
+def omit(plan: Plan, name: str, at: int) -> Plan:
+    """The plan without one entry of one array."""
+    rest: dict[str, Any] = {name: np.delete(getattr(plan, name), at, axis=0)}
+    return replace(plan, **rest)
 
 
 def tenants(plan: Plan, mirror: Mirror, kind: Row | None = None) -> list[tuple[int, Tenant]]:
@@ -203,8 +207,10 @@ def folded_twice(plan: Plan, mirror: Mirror) -> Plan | None:
     if not rows:
         return None
     i, tokens = rows[0][0], plan.tokens[plan.token_offset[rows[0][0]] : plan.token_offset[rows[0][0] + 1]]
-    more = {name: np.append(getattr(plan, name), getattr(plan, name)[i]).astype(getattr(plan, name).dtype)
-            for name in ("kind", "lane", "generation", "start", "length", "sample")}
+    more: dict[str, Any] = {}
+    for name in ("kind", "lane", "generation", "start", "length", "sample"):
+        column = getattr(plan, name)
+        more[name] = np.append(column, column[i]).astype(column.dtype)
     return replace(plan, **more, tokens=np.concatenate([plan.tokens, tokens]),
                    token_offset=np.append(plan.token_offset, plan.token_offset[-1] + len(tokens)).astype(np.int32))
 
@@ -223,57 +229,22 @@ def resync_skipped(plan: Plan, mirror: Mirror) -> Plan | None:
     return replace(plan, resync=False) if plan.resync else None
 
 
-@dataclass
-class Mutant:
-    """Spoils the first plan from step `first` on that gives an occasion."""
+def spoilt(spoil: Spoil) -> Plant:
+    """Plans are spoilt wherever there is an occasion."""
+    mirrors: dict[int, Mirror] = {}
 
-    spoil: Spoil
-    first: int
-    mirror: Mirror | None = None
-    struck: int = 0
-    """The spoilt step, 0: none yet."""
-    ran: bool = False
-    """Whether the spoilt step ran to its end; one that fails leaves nothing to judge."""
-    space: Callable[[], Space] = field(default=lambda: Space(layout=None))  # type: ignore[arg-type]
+    def attach(old: Any) -> Any:
+        def attached(self: Recorder, layout: Layout) -> None:
+            mirrors[id(self)] = Mirror(Space(layout))
+            old(self, layout)
+        return attached
 
-    def put(self, record: Record) -> None:
-        """Listens to the recording."""
-        self.ran |= isinstance(record, Result) and record.step == self.struck
+    def launch(old: Any) -> Any:
+        def launched(self: Recorder, plan: Plan) -> Any:
+            mirror = mirrors[id(self)]
+            mirror.update(plan)
+            made = spoil(plan, mirror)
+            return old(self, plan if made is None else made)
+        return launched
 
-    def __call__(self, plan: Plan) -> Plan:
-        if self.mirror is None:
-            self.mirror = Mirror(self.space())
-        self.mirror.update(plan)
-        if self.struck or plan.step < self.first:
-            return plan
-        spoilt = self.spoil(plan, self.mirror)
-        self.struck = plan.step if spoilt is not None else 0
-        return plan if spoilt is None else spoilt
-
-
-def listening(*sinks: Sink) -> AbstractContextManager[None]:
-    """Worlds made meanwhile have their mocks recorded into these."""
-    return patched(worlds, "MockExecutor", lambda old: lambda *a, **k: Recorder(MockExecutor(*a, **k), *sinks))
-
-
-def judged(make: Callable[[], World], mutant: Mutant | None = None, *sinks: Sink) -> tuple[World, Report]:
-    """A world and the judgement of its recording. Run to its end; a spoilt one to its first race, or to the error that
-    the spoilt plan leads to."""
-    judge = Judge()
-    with listening(judge, *sinks, *([mutant] if mutant is not None else [])):
-        world = make()
-    if mutant is not None:
-        mutant.space = lambda: judge.space
-        launch = world.engine.executor.launch
-        world.engine.executor.launch = lambda plan: launch(mutant(plan))  # type: ignore[method-assign]
-    if mutant is None:
-        return world.run(), judge.finish()
-    try:
-        while (world.made < world.requests or world.engine.has_work) and not judge.report.races:
-            world.act()
-            world.one_step()
-    except (K3MemError, RuntimeError, ValueError, IndexError) as error:
-        if not mutant.struck:
-            raise
-        world.failures.append(repr(error))
-    return world, judge.finish()
+    return all_of(patched(Recorder, "attach", attach), patched(Recorder, "launch", launch))

@@ -1,0 +1,37 @@
+"""The arena and the tree alone, each against a slow model that knows no tables: the second stage of a fuzzed seed.
+
+What an engine never asks of them is asked here: two users of one lease, the last reference to a leased page, moves
+taken back, places pending on steps, checkpoints taken and capped, damage by rows.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+
+from k3mem.errors import Corrupted
+from k3mem.fuzz.alone.arena import GEOMETRIES, Actor
+from k3mem.fuzz.alone.tree import World
+from k3mem.fuzz.oracle import Found
+
+PAGES = (1, 2, 4, 16)
+GHOSTS = (None, 0, 12)
+
+
+def run(seed: int, operations: int) -> None:
+    """So many operations of the tree and twice as many of the arena, which are cheaper. Raises Found at the first that
+    the model does not agree with. O(operations)."""
+    rng = random.Random(seed)
+    geometry = GEOMETRIES[rng.choice(sorted(set(GEOMETRIES) - {"k3"}))]
+    page, ghosts, superseded = rng.choice(PAGES), rng.choice(GHOSTS), rng.random() < 0.7
+    try:
+        Actor(seed, geometry).run(2 * operations)
+        World(seed, page, ghosts, superseded).run(operations)
+    except Corrupted as error:
+        raise Found("check", f"alone: {error}") from error
+    except Exception as error:  # whatever escapes is a fault of the one or the other
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise Found("oracle", f"alone: {type(error).__name__} in {at.name}: {at.line} {error}") from error
+
+
+__all__ = ["run"]
