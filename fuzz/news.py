@@ -10,7 +10,7 @@ from k3mem.fuzz.oracle import Found
 from k3mem.plan import Result
 from k3mem.radix import Kind
 from k3mem.radix.tree import Published
-from k3mem.request import Output
+from k3mem.request import Outputs
 from k3mem.sched.core import Flight
 
 
@@ -29,7 +29,7 @@ class News:
         self._commit, self._publish = scheduler.commit, tree.publish
         scheduler.commit, tree.publish = self.commit, self.publish  # type: ignore[method-assign]
 
-    def commit(self, flight: Flight, result: Result) -> list[Output]:
+    def commit(self, flight: Flight, result: Result) -> Outputs:
         """As the scheduler's."""
         out = self._commit(flight, result)
         self.committed.update(range(flight.plan.step, flight.plan.step + flight.plan.repeat))

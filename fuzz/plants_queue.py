@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from k3mem.engine import Engine
+from k3mem.engine import _Latch
 from k3mem.events import EventLog
 from k3mem.fuzz.patching import Plant, all_of, patched
 from k3mem.radix import Kind, Match
@@ -85,7 +85,7 @@ def followers_wait_without_a_slot() -> Plant:
 
     def make(old: Any) -> Any:
         def joins(core: Core, b: Builder, leader: Seated, job: Job, tokens: Any, found: Match) -> bool:
-            return old(core, b, leader, job, tokens, found) or follow._same_start(core, leader, tokens)
+            return old(core, b, leader, job, tokens, found) or follow._alike(leader, job)
         return joins
 
     return patched(follow, "_joins", make)
@@ -98,7 +98,7 @@ def followers_are_judged_once() -> Plant:
         def should_wait(core: Core, b: Builder, job: Job, tokens: Any, found: Match) -> bool:
             if old(core, b, job, tokens, found):
                 return True
-            if not job.waits or not follow._patient(core, job) or not core.lanes.in_phase(Phase.PREFILL):
+            if not job.waits or not follow._patient(core, job) or not core.lanes.prompts():
                 return False
             job.waits += 1
             b.journal.append(lambda: follow._unwait(job))
@@ -156,13 +156,7 @@ def slots_are_chunk_ends() -> Plant:
 def latch_is_forgotten() -> Plant:
     """A broken invariant is reported once, and the engine goes on."""
 
-    def make(old: Any) -> Any:
-        def latching(self: Engine) -> Any:
-            self._broken = None
-            return old(self)
-        return latching
-
-    return patched(Engine, "_latching", make)
+    return patched(_Latch, "__exit__", lambda old: lambda self, *a: None)
 
 
 def pins_by_the_wall() -> Plant:

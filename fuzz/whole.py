@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from k3mem.fuzz import campaign, prove
 from k3mem.fuzz.explorer import Explored, explore, scopes
+from k3mem.fuzz.hunt import SECONDS
 from k3mem.fuzz.marks import missed
 from k3mem.fuzz.mutants import BY_NAME
 from k3mem.fuzz.runner import replay
@@ -101,7 +102,7 @@ class Job:
     """On time.monotonic; None: no bound."""
     events: int = EVENTS
     worlds: int = WORLDS
-    mutant_seconds: float = prove.SECONDS
+    mutant_seconds: float = SECONDS
     say: Say = lambda text: None
 
     def left(self) -> float:
