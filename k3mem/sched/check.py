@@ -21,6 +21,8 @@ def check(core: Core) -> None:
     """All of it, cheapest first."""
     core.lanes.check()
     check_jobs(core)
+    if core.sessions is not None:
+        core.sessions.check(core.jobs)
     check_flights(core)
     for seat in core.lanes.taken():
         check_lane(core, seat)
@@ -42,22 +44,25 @@ def _same(what: str, value: object, expected: object) -> None:
 
 
 def check_jobs(core: Core) -> None:
-    """A job waits or holds one lane; the queue is in order of rank."""
+    """A job waits in the queue, is held before it, or holds one lane; the queue is in order of rank."""
     queued = list(core.queue)
     seats = core.lanes.taken()
-    places = Counter(id(job) for job in [*queued, *(seat.job for seat in seats)])
+    held = [] if core.sessions is None else list(core.sessions.held)
+    places = Counter(id(job) for job in [*queued, *held, *(seat.job for seat in seats)])
     for key, job in core.jobs.items():
         _same(f"jobs[{key!r}].request.id", job.request.id, key)
         if places[id(job)] != 1:
             _fail(f"jobs[{key!r}]: places in queue and lanes", places[id(job)], 1)
         _check_job(job)
-    for job in [*queued, *(seat.job for seat in seats)]:
+    for job in [*queued, *held, *(seat.job for seat in seats)]:
         if core.jobs.get(job.request.id) is not job:
-            _fail(f"jobs.get({job.request.id!r})", core.jobs.get(job.request.id), "the job in the queue or on a lane")
+            _fail(f"jobs.get({job.request.id!r})", core.jobs.get(job.request.id), "the job that waits or has a lane")
     ranks = [job.rank for job in queued]
     _same("queue: ranks", ranks, sorted(ranks))
-    if any(job.reason is not None for job in queued):
-        _fail("queue: ids of ended jobs", [job.request.id for job in queued if job.reason is not None], "empty")
+    if any(job.reason is not None for job in [*queued, *held]):
+        _fail("queue: ids of ended jobs", [j.request.id for j in [*queued, *held] if j.reason is not None], "empty")
+    if any(job.admission is not None for job in held):
+        _fail("held: ids of admitted jobs", [j.request.id for j in held if j.admission is not None], "empty")
     if any(job.serial >= core.serial for job in core.jobs.values()):
         _fail("serial", core.serial, f"above {max(job.serial for job in core.jobs.values())}")
     admissions = [job.admission for job in core.jobs.values() if job.admission is not None]

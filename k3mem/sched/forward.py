@@ -36,7 +36,8 @@ def extend(core: Core, b: Builder) -> None:
     most = min(MOST, int((lanes.limit[chosen] - 1 - lanes.launched[chosen]).min()))
     if most <= 1:
         return
-    most = core.forward(_sketch(core, b), most, core.until, core.policy.steps_in_flight)
+    until = core.until if core.sessions is None else min(core.until, core.sessions.next_change)
+    most = core.forward(_sketch(core, b), most, until, core.policy.steps_in_flight)
     most = _cover(core, b, most)
     b.repeat = max(1, most)
 
