@@ -126,7 +126,8 @@ class Sessions:
         """The first of those held, if it was judged and nothing has changed since."""
         self._joined = False
         """A session went in since the last release: one that is held may be under it."""
-        self._now = -math.inf
+        self._now = self._planned = -math.inf
+        """Time of the last plan or submission, and of the last plan."""
         self._pauses = Pauses()
         self._pressure = Pressure()
         self._growth = 0.0
@@ -148,6 +149,7 @@ class Sessions:
         if since < math.inf:
             self._pauses.add(max(0.0, now - since))
         self._expire(now)
+        key = self._key(job)  # a family that has just gone out may have been its parent's
         family = self._in.get(key)
         if family is not None:
             self._enter(job, family, now)
@@ -162,16 +164,13 @@ class Sessions:
         """Jobs that are held no longer and go to the queue; asked at each plan. `idle`: nothing waits or runs. O(1)
         where nothing has changed; O(held + families in) where somebody goes in."""
         self._settle(now)
+        self._planned = now
         if not self._arrived:
             self._joined = False
             self.holding = not self.policy.auto or self._pressure.high
             return []
-        out: list[Job] = []
         self._expire(now)
-        while self._joined:
-            self._joined = False
-            for job in [job for job in self.held if self._key(job) in self._in]:
-                out += self._let_in(job, now)
+        out = self._relatives(now)
         while self.held and self._may(self.held[0]):
             out += self._let_in(self.held[0], now)
         while self._arrived and now >= next(iter(self._arrived.values())) + self.policy.bound:
@@ -181,6 +180,7 @@ class Sessions:
             out += self._let_in(job, now)
         if idle and not out:
             out += self._let_in(self.held[0], now)
+        out += self._relatives(now)
         if not self._arrived and self.policy.auto and self.holding:
             self.holding = False
             self._pressure = Pressure()
@@ -330,6 +330,17 @@ class Sessions:
             self._enter(job, family, now, shared[job])
         return jobs
 
+    def _relatives(self, now: float) -> list[Job]:
+        """Held jobs that turned out to be under a session that has gone in. O(held) for each time that one has."""
+        out: list[Job] = []
+        while self._joined:
+            self._joined = False
+            near = [job for job in self.held if self._key(job) in self._in]
+            while near:
+                out += self._let_in(near[0], now)
+                near = [job for job in near if job in self._arrived]
+        return out
+
     def _enter(self, job: Job, family: _Family, now: float, shared: int | None = None) -> None:
         """A job of a family that is in goes to the queue."""
         session = job.request.session
@@ -436,9 +447,9 @@ class Sessions:
         inside = {job for job in jobs.values() if job.request.session is not None and job not in self._arrived}
         if inside != self._inside.keys() or not self._back <= self._inside.keys():
             _fail("jobs inside", sorted(str(j.request.id) for j in self._inside), "the jobs of sessions, not held")
-        waited = self._now - next(iter(self._arrived.values()), math.inf)
-        if waited > self.policy.bound:
-            _fail("longest wait at the last plan", waited, f"at most {self.policy.bound} s")
+        late = next(iter(self._arrived.values()), math.inf) + self.policy.bound
+        if self._planned > late:
+            _fail("time of the last plan", self._planned, f"{late}, when a request that is held had to go in")
         if not self._joined and any(self._key(job) in self._in for job in self.held):
             _fail("held jobs of families that are in", self.held, "none")
         self._check_families()
