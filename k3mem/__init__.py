@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from k3mem.events import Event
     from k3mem.executor import Capabilities, Executor, Layout
     from k3mem.plan import Plan, Result, Sampling
-    from k3mem.policy import Policy
+    from k3mem.policy import Policy, SessionAdmission
     from k3mem.request import Hit, Output, Request
     from k3mem.shape import Shape
 
 __all__ = [
     "Capabilities", "Corrupted", "Effect", "Engine", "Event", "Executor", "ExecutorFailed", "Hit", "InvalidRequest",
     "InvalidShape", "K3MemError", "Layout", "Output", "Plan", "Policy", "Request", "RequestTooLarge", "Result",
-    "Sampling", "Shape", "StepFailed", "UnknownRequest",
+    "Sampling", "SessionAdmission", "Shape", "StepFailed", "UnknownRequest",
 ]  # fmt: skip
 
 _HOMES = {
@@ -39,7 +39,7 @@ _HOMES = {
     "events": ("Event",),
     "executor": ("Capabilities", "Executor", "Layout"),
     "plan": ("Plan", "Result", "Sampling"),
-    "policy": ("Policy",),
+    "policy": ("Policy", "SessionAdmission"),
     "request": ("Hit", "Output", "Request"),
     "shape": ("Shape",),
 }

@@ -35,6 +35,12 @@ class Loop(str, Enum):
     closed = "closed"
 
 
+class Admission(str, Enum):
+    off = "off"
+    on = "on"
+    auto = "auto"
+
+
 class FileFormat(str, Enum):
     tokens = "tokens"
     arrivals = "arrivals"
@@ -95,6 +101,11 @@ def replay(
     split: Annotated[float | None, typer.Option(help="Share of a fixed pool for states. (default: one arena)")] = None,
     page: Page = 64,
     policy: Annotated[str, typer.Option(help="Eviction policy.")] = "lru",
+    admission: Annotated[Admission | None, typer.Option(
+        help="timed: hold back new sessions while the active ones fill the pool; auto: only while that helps. "
+             "(default: off)")] = None,
+    admission_bound: Annotated[float | None, typer.Option(help="timed: seconds that a request is held at most. "
+                                                               "(default: 1800)")] = None,
     shape: ShapeName = None,
     config: ConfigFile = None,
     tp: TP = 8,
@@ -113,9 +124,12 @@ def replay(
     if bound and mode is not Mode.arrival:
         raise typer.BadParameter("needs --mode arrival", param_hint="--bound")
     if mode is Mode.arrival:
-        for name, value in (("--loop", loop), ("--concurrency", concurrency), ("--gap-cap", gap_cap), ("--cost", cost)):
+        for name, value in (("--loop", loop), ("--concurrency", concurrency), ("--gap-cap", gap_cap), ("--cost", cost),
+                            ("--admission", admission), ("--admission-bound", admission_bound)):
             if value is not None:
                 raise typer.BadParameter("needs --mode timed", param_hint=name)
+    if admission_bound is not None and admission in (None, Admission.off):
+        raise typer.BadParameter("needs --admission on or auto", param_hint="--admission-bound")
     if loop is Loop.open and concurrency is not None:
         raise typer.BadParameter("needs --loop closed", param_hint="--concurrency")
     pool_bytes = _size(pool, "--pool")
@@ -124,7 +138,9 @@ def replay(
 
         model = _cost(cost) if mode is Mode.timed else None
         geometry = _shape(shape, config, tp, page)
-        chosen: dict[str, Any] = {"loop": None if loop is None else loop.value, "concurrency": concurrency}
+        chosen: dict[str, Any] = {"loop": None if loop is None else loop.value, "concurrency": concurrency,
+                                  "admission": None if admission is None else admission.value,
+                                  "admission_bound": admission_bound}
         options = ReplayOptions(
             mode=mode.value, gap_cap=gap_cap, pool_bytes=pool_bytes, split=split, page_tokens=page, policy=policy,
             cost=model, limit=limit, seed=seed, fast_forward=fast_forward,
@@ -209,6 +225,7 @@ def _run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Callable[
               "policy": options.policy, "seed": options.seed}
     if options.cost is not None:
         stats.setdefault("loop", options.loop)
+        stats["admission_mode"] = options.admission
         stats.setdefault("cost", {"name": options.cost.name, "hash": options.cost.hash})
     if stats.get("rejected"):
         typer.echo(f"warning: {stats['rejected']} of {len(trace.turns)} requests can never fit this pool and were "

@@ -89,6 +89,12 @@ class Engine:
         with self._latch:
             self.scheduler.core.pins.unpin(session)
 
+    def end_session(self, session: Hashable) -> None:
+        """A session sends no more requests, as far as the caller knows: its pin ends, and it counts as active no
+        longer once those in flight have ended. O(1) beside the pin's."""
+        with self._latch:
+            self.scheduler.end_session(session)
+
     @property
     def has_work(self) -> bool:
         """Whether any request waits, runs or drains, or any output was not taken."""
@@ -298,9 +304,10 @@ class Engine:
         core = self.scheduler.core
         return {
             **core.metrics.as_dict(),
-            "running": core.lanes.running, "waiting": len(core.queue), "in_flight": len(core.flights),
+            "running": core.lanes.running, "waiting": len(core.queue) + core.held, "in_flight": len(core.flights),
             "arena": asdict(core.cache.arena.usage()),
             "tree": core.cache.tree.counters()._asdict(),
+            **({} if core.sessions is None else {"sessions": core.sessions.stats()}),
         }
 
     def check(self) -> None:

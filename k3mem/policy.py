@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from k3mem.radix.policy import EvictionPolicy, Lru
 
 DEFAULT_INTERVAL = 8192
 _OPTIONAL = dict.fromkeys(("interval", "path_cap", "ghost_tokens"), " or None")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAdmission:
+    """Hold back requests of new sessions while the working sets of the active ones fill the arena (see
+    `k3mem.sched.sessions`). Times in seconds on the engine's clock; raises ValueError."""
+
+    share: float = 0.9
+    """Of the arena, for the working sets of active sessions."""
+    bound: float = 1800.0
+    """No request is held longer; it is let in at the first plan after so long."""
+    idle_quantile: float = 0.9
+    """A session counts as active for as long a pause as this share of the pauses seen so far did not exceed ..."""
+    idle: float = 120.0
+    """... and for this long while too few pauses were seen to tell."""
+    auto: bool = False
+    """Hold only after recomputation of what was evicted from active sessions has been found to keep the server busy,
+    and until nobody is held any more."""
+
+    def __post_init__(self) -> None:
+        for name in ("share", "bound", "idle_quantile", "idle"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+                raise ValueError(f"session admission: {name} must be a number, got {value!r}")
+        for name in ("share", "idle_quantile"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"session admission: {name} must lie above 0 and up to 1, got {getattr(self, name)}")
+        for name in ("bound", "idle"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"session admission: {name} must be >= 0 seconds, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +78,18 @@ class Policy:
     """Events that `engine.events` keeps."""
     follow: bool = True
     """One prefill for many: a request waits for a running one that computes its prefix anyway."""
+    admission: SessionAdmission | None = None
+    """Holds back requests of new sessions while active ones fill the arena; None: nobody is held."""
+    pin_share: float = 0.5
+    """Of the arena: pins that together keep more give way to requests that need the room, the oldest first."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.eviction, EvictionPolicy) or isinstance(self.eviction, type):
             raise ValueError(f"policy: eviction must be an object such as k3mem.radix.Lru(), got {self.eviction!r}")
+        if self.admission is not None and not isinstance(self.admission, SessionAdmission):
+            raise ValueError(f"policy: admission must be a k3mem.SessionAdmission or None, got {self.admission!r}")
+        if not isinstance(self.pin_share, (int, float)) or not 0.0 <= self.pin_share <= 1.0:
+            raise ValueError(f"policy: pin_share must be a number from 0 to 1, got {self.pin_share!r}")
         for name in ("token_budget", "max_running", "steps_in_flight", "move_budget", "interval", "path_cap",
                      "ghost_tokens", "event_log"):
             value = getattr(self, name)

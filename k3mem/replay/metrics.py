@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from k3mem.metrics import Metrics
 from k3mem.radix import Kind
+from k3mem.replay.trace import Turn
 
 
 def memory_stats(metrics: Metrics) -> dict[str, Any]:
@@ -31,6 +33,36 @@ def memory_stats(metrics: Metrics) -> dict[str, Any]:
         "peak_running": metrics.peak_running,
         "answer_end_hit_share": metrics.hits_by_kind[Kind.ANSWER_END] / metrics.hits if metrics.hits else 0.0,
     }
+
+
+def session_of(turn: Turn) -> tuple[str, str | None]:
+    """(session, parent session) of a request. A sub-agent is a session of its own under the main one: what a session
+    has cached is one path, and its end is known apart."""
+    return (turn.session, None) if turn.sub == "0" else (turn.stream, turn.session)
+
+
+class Completions:
+    """How long sessions take, from the start of the first request to the end of the last, sub-agents included; and
+    when a caller knows that a session has ended. Seconds on the driver's clock; O(1) a call."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self.took: array[float] = array("d")
+        self._opened: dict[str, float] = {}
+        self._left = Counter(turn.session for turn in turns)
+        self._left_of = Counter(session_of(turn)[0] for turn in turns)
+
+    def on_submit(self, turn: Turn, t: float) -> None:
+        """A request starts."""
+        self._opened.setdefault(turn.session, t)
+
+    def on_end(self, turn: Turn, t: float) -> bool:
+        """A request has ended or was refused: whether it was the last of its session, or of its sub-agent."""
+        own = session_of(turn)[0]
+        self._left_of[own] -= 1
+        self._left[turn.session] -= 1
+        if not self._left[turn.session]:
+            self.took.append(t - self._opened.pop(turn.session, t))
+        return not self._left_of[own]
 
 
 @dataclass(slots=True)

@@ -48,6 +48,10 @@ class ReplayOptions:
     limit: int | None = None
     """Replay this many requests at most."""
     seed: int = 0
+    admission: Literal["off", "on", "auto"] = "off"
+    """timed: hold back new sessions while the active ones fill the pool; auto: only while that helps."""
+    admission_bound: float = 1800.0
+    """timed: seconds that a request is held at most."""
     fast_forward: bool = True
     """timed: let one plan stand for identical decode steps. Reports do not depend on it."""
 
@@ -65,6 +69,8 @@ class ReplayOptions:
         need(self.split is None or 0 < self.split < 1, f"split must be between 0 and 1, got {self.split}")
         need(self.split is None or self.pool_bytes > 0, "split needs a pool of limited size")
         need(1 <= self.page_tokens <= 512, f"page must be 1..512 tokens, got {self.page_tokens}")
+        need(self.admission in ("off", "on", "auto"), f"admission must be off, on or auto, got {self.admission!r}")
+        need(self.admission_bound >= 0, f"admission bound must be >= 0 seconds, got {self.admission_bound}")
         need(self.limit is None or self.limit >= 1, f"limit must be >= 1, got {self.limit}")
 
     def check_fit(self, shape: Shape) -> None:

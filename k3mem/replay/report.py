@@ -6,7 +6,10 @@ Definitions, per request (those of NVIDIA's AIPerf, so that figures can be laid 
     latency = time of the last output token - time the request was submitted
     ITL     = (latency - TTFT) / (output tokens - 1), requests of two output tokens or more
 
-Percentiles are over requests, interpolated linearly.
+    session completion = end of a session's last request - start of its first, sub-agents included
+    wait    = time that a request was held back by session admission; over the requests that were
+
+Percentiles are over requests or sessions, interpolated linearly.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ def build(stats: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "timed" in stats:
         out |= _timed(stats["timed"], stats, out)
-    known = {*out, "timed", "finished", "loop", "max_running"}
+    if "sessions" in stats:
+        out |= _sessions(stats)
+    known = {*out, "timed", "finished", "loop", "max_running", "sessions"}
     return out | {key: value for key, value in stats.items() if key not in known}
 
 
@@ -101,6 +106,13 @@ def _timed(timed: Mapping[str, Any], stats: Mapping[str, Any], out: Mapping[str,
         "output_tokens_per_second": out["output_tokens"] / took if took > 0 else None,
         "cost": dict(stats.get("cost", {})),
     }
+
+
+def _sessions(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """How long sessions took, and what admission did: `wait` is over the requests that were held, in seconds."""
+    given = {"held": 0, "overdue": 0, "suspended": 0, "bound": None, **stats.get("admission", {})}
+    return {"session_completion": distribution(stats["sessions"]),
+            "admission": {**given, "wait": distribution(given.get("wait", ()))}}
 
 
 def distribution(values: Sequence[float] | Float64) -> dict[str, Any]:
@@ -165,6 +177,7 @@ def header(report: Mapping[str, Any]) -> str:
         "pool": None if pool is None else format_size(pool) if pool else "unlimited",
         "split": "none" if split is None else f"{split:g} for states",
         "policy": report.get("policy"),
+        "admission": report.get("admission_mode"),
     }
     return " | ".join(f"{name} {fact}" for name, fact in facts.items() if fact is not None)
 
@@ -204,6 +217,8 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
             ("LRU", f"{report['lru_hit_rate']:.2%}"),
             ("share of the gap closed", _number(report["gap_closed"], "{:.1%}")),
         ]))
+    if report.get("session_completion", {}).get("count"):
+        out.append(_sessions_table(report))
     return out
 
 
@@ -222,6 +237,8 @@ def _scheduling(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("retractions / rejected", f"{report['retractions']:,} / {report['rejected']:,}"),
         ("overlapped steps", f"{report['overlapped_share']:.1%}"),
         ("peak running", f"{report['peak_running']:,}"),
+        *([("output tokens per virtual second", _number(report["output_tokens_per_second"], "{:.2f}"))]
+          if "output_tokens_per_second" in report else []),
     ]
 
 
@@ -234,12 +251,33 @@ def _times_table(report: Mapping[str, Any]) -> Table:
     table = Table(title="Times (ms)", title_justify="left",
                   caption=f"{note}; cost model {cost.get('name', '?')} {cost.get('hash', '')}".rstrip())
     columns = ("mean", *(f"p{q}" for q in PERCENTILES))
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
+    _columns(table, columns)
     for name in ("ttft", "itl", "latency"):
         table.add_row(name, *(_number(report[name][c], "{:,.2f}", 1e3) for c in columns))
     return table
+
+
+def _sessions_table(report: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    admission, rows = report["admission"], [("session completion", report["session_completion"])]
+    note = f"{report['session_completion']['count']:,} sessions"
+    if admission["bound"] is not None:
+        rows.append(("wait of held requests", admission["wait"]))
+        note += (f"; {admission['held']:,} requests held, none longer than {admission['bound']:,.0f} s and a step; "
+                 f"{admission['overdue']:,} let in for that, {admission['suspended']:,} suspensions")
+    table = Table(title="Sessions (s)", title_justify="left", caption=note)
+    columns = ("mean", *(f"p{q}" for q in PERCENTILES), "max")
+    _columns(table, columns)
+    for name, values in rows:
+        table.add_row(name, *(_number(values[c], "{:,.1f}") for c in columns))
+    return table
+
+
+def _columns(table: Table, names: Sequence[str]) -> None:
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> Table:

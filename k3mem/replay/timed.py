@@ -12,11 +12,11 @@ from k3mem.errors import RequestTooLarge
 from k3mem.executors.cost import nominal
 from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Sampling
-from k3mem.policy import Policy
+from k3mem.policy import Policy, SessionAdmission
 from k3mem.radix import Lru
 from k3mem.replay.arrival import pool_bytes
 from k3mem.replay.feed import ClosedFeed, OpenFeed
-from k3mem.replay.metrics import Times, memory_stats
+from k3mem.replay.metrics import Completions, Times, memory_stats, session_of
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
 from k3mem.replay.trace import Trace, Turn
 from k3mem.request import Request
@@ -36,10 +36,11 @@ class TimedReplay:
             trace, options.limit, options.concurrency, options.gap_cap)
         shape = replace(shape, vocab_size=2**31 - 1, max_tokens=2**31 - 1)
         policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running, eviction=Lru(),
-                        split=options.split, ghost_tokens=None)
-        self.engine = Engine(shape, self.sim, pool_bytes(options, shape), policy, clock=self.sim.clock,
-                             fast_forward=options.fast_forward)
+                        split=options.split, ghost_tokens=None, admission=admission_of(options))
+        self.engine = Engine(shape, self.sim, pool_bytes(options, shape), policy,
+                             clock=lambda: self.sim.moment(policy.steps_in_flight), fast_forward=options.fast_forward)
         self.times = Times()
+        self.sessions = Completions(trace.turns[: options.limit]) if trace.has_sessions else None
         self.turns: dict[int, Turn] = {}
         """Requests in flight ..."""
         self.silent: set[int] = set()
@@ -71,7 +72,7 @@ class TimedReplay:
                 if out.finished:
                     assert out.last_time is not None
                     self._finish(self.turns.pop(out.id), out.last_time)
-            self.times.on_queue(sim.now, core.lanes.running, len(core.queue))
+            self.times.on_queue(sim.now, core.lanes.running, len(core.queue) + core.held)
             if self.done - reported >= 64:
                 reported = self.done
                 progress(self.done, feed.total)
@@ -80,12 +81,14 @@ class TimedReplay:
 
     def _submit(self, start: float, turn: Turn) -> None:
         script = turn.reply()
+        session, parent = (None, None) if self.sessions is None else session_of(turn)
+        if self.sessions is not None:
+            self.sessions.on_submit(turn, start)
         try:
-            self.engine.submit(Request(turn.index, turn.prompt(), turn.output, session=turn.session,
+            self.engine.submit(Request(turn.index, turn.prompt(), turn.output, session=session, parent_session=parent,
                                        sampling=Sampling(script=script.tobytes())))
         except RequestTooLarge:
-            self.done += 1
-            self.feed.ended(turn, max(start, self.sim.now))
+            self._ended(turn, max(start, self.sim.now))
             return
         self.turns[turn.index] = turn
         self.silent.add(turn.index)
@@ -93,8 +96,26 @@ class TimedReplay:
 
     def _finish(self, turn: Turn, t: float) -> None:
         self.times.on_finish(turn.index, t, turn.output)
+        self._ended(turn, t)
+
+    def _ended(self, turn: Turn, t: float) -> None:
         self.done += 1
         self.feed.ended(turn, t)
+        if self.sessions is not None and self.sessions.on_end(turn, t):
+            self.engine.end_session(session_of(turn)[0])
+
+    def session_stats(self) -> dict[str, Any]:
+        """What became of sessions: how long they took, and how long their requests were held."""
+        held = self.engine.scheduler.core.sessions
+        admission = {} if held is None else {**held.stats(), "wait": held.waits}
+        return {"sessions": [] if self.sessions is None else self.sessions.took, "admission": admission}
+
+
+def admission_of(options: ReplayOptions) -> SessionAdmission | None:
+    """The policy that `--admission` names."""
+    if options.admission == "off":
+        return None
+    return SessionAdmission(bound=options.admission_bound, auto=options.admission == "auto")
 
 
 def run_timed(trace: Trace, shape: Shape, options: ReplayOptions, progress: Progress) -> dict[str, Any]:
@@ -104,7 +125,7 @@ def run_timed(trace: Trace, shape: Shape, options: ReplayOptions, progress: Prog
     replay.run(progress)
     replay.engine.check()
     return {
-        **memory_stats(replay.engine.scheduler.core.metrics), **replay.times.stats(),
+        **memory_stats(replay.engine.scheduler.core.metrics), **replay.times.stats(), **replay.session_stats(),
         "loop": options.loop, "max_running": min(replay.cost.max_running, options.concurrency)
         if options.loop == "closed" else replay.cost.max_running,
         "cost": {"name": replay.cost.name, "hash": replay.cost.hash},

@@ -201,7 +201,7 @@ def _requeue(core: Core, job: Job, first: bool) -> None:
     if job.reason is None:
         core.queue.add(job)
     else:
-        del core.jobs[job.request.id]
+        core.forget(job)
 
 
 def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:

@@ -24,6 +24,8 @@ def check(core: Core) -> None:
     wrong does the rest of this file say what."""
     core.lanes.check()
     check_jobs(core)
+    if core.sessions is not None:
+        core.sessions.check(core.jobs)
     check_flights(core)
     tables = suspect.Tables.of_core(core)
     for i in np.flatnonzero(suspect.lanes(core, tables)).tolist():
@@ -58,10 +60,11 @@ def _same(what: str, value: object, expected: object) -> None:
 
 
 def check_jobs(core: Core) -> None:
-    """A job waits or holds one lane; the queue is in order of rank."""
+    """A job waits in the queue, is held before it, or holds one lane; the queue is in order of rank."""
     queued = list(core.queue)
     seated = [seat.job for seat in core.lanes.taken()]
-    places = Counter(map(id, [*queued, *seated]))
+    held = [] if core.sessions is None else list(core.sessions.held)
+    places = Counter(map(id, [*queued, *held, *seated]))
     admissions = []
     for key, job in core.jobs.items():
         if places[id(job)] != 1:
@@ -75,13 +78,15 @@ def check_jobs(core: Core) -> None:
             _fail("serial", core.serial, f"above {job.serial} of job {key!r}")
         if job.admission is not None:
             admissions.append(job.admission)
-    for job in (*queued, *seated):
+    for job in (*queued, *held, *seated):
         if core.jobs.get(job.request.id) is not job:
-            _fail(f"jobs.get({job.request.id!r})", core.jobs.get(job.request.id), "the job in the queue or on a lane")
+            _fail(f"jobs.get({job.request.id!r})", core.jobs.get(job.request.id), "the job that waits or has a lane")
     ranks = [job.rank for job in queued]
     _same("queue: ranks", ranks, sorted(ranks))
-    if any(job.reason is not None for job in queued):
-        _fail("queue: ids of ended jobs", [job.request.id for job in queued if job.reason is not None], "empty")
+    if any(job.reason is not None for job in [*queued, *held]):
+        _fail("queue: ids of ended jobs", [j.request.id for j in [*queued, *held] if j.reason is not None], "empty")
+    if any(job.admission is not None for job in held):
+        _fail("held: ids of admitted jobs", [j.request.id for j in held if j.admission is not None], "empty")
     for wrong in core.queue.check():
         raise Corrupted(f"queue: {wrong}; report this with the engine's recent plans")
     if len(set(admissions)) < len(admissions) or max(admissions, default=-1) >= core.admissions:

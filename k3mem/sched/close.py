@@ -49,7 +49,7 @@ def close(core: Core, seat: Seated) -> None:
     if end == End.RETRACT:
         core.queue.add(job)
     else:
-        del core.jobs[job.request.id]
+        core.forget(job)
 
 
 def _publish_last(core: Core, seat: Seated, kind: Kind) -> None:

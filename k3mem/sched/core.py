@@ -21,6 +21,7 @@ from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Lanes, Rows
 from k3mem.sched.pins import Pins
 from k3mem.sched.queue import Queue
+from k3mem.sched.sessions import Sessions
 from k3mem.shape import Shape
 from k3mem.types import Bool, Int32
 
@@ -113,6 +114,19 @@ class Core:
     """By kind and id: handed out, and no launched plan has written to it yet."""
     move_left: int = 0
     """Bytes that this plan may still move."""
+    sessions: Sessions | None = None
+    """Who is held back before the queue; None: nobody."""
+
+    def forget(self, job: Job) -> None:
+        """A job has ended, or is dropped: it waits nowhere and holds no lane."""
+        del self.jobs[job.request.id]
+        if self.sessions is not None:
+            self.sessions.left(job)
+
+    @property
+    def held(self) -> int:
+        """Jobs held back before the queue."""
+        return 0 if self.sessions is None else len(self.sessions.held)
 
     @property
     def metrics(self) -> Metrics:

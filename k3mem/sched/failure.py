@@ -56,6 +56,8 @@ def give_up(core: Core) -> None:
         close.release(core, seat)
     core.queue.clear()
     core.jobs.clear()
+    if core.sessions is not None:
+        core.sessions.clear()
     core.failures = 0
     raise ExecutorFailed(f"{MAX_FAILURES} steps failed without a commit between; {len(ids)} requests dropped: "
                          f"{ids[:8]}; repair the executor and submit them again")
@@ -145,4 +147,4 @@ def requeue(core: Core, seat: Seated) -> None:
         job.waits = 0
         core.queue.add(job)
     else:
-        core.jobs.pop(job.request.id, None)
+        core.forget(job)

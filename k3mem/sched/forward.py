@@ -35,7 +35,8 @@ def extend(core: Core, b: Builder) -> None:
     most = min(MOST, int((lanes.limit[chosen] - lanes.launched[chosen]).min()) - 1)
     if most <= 1:
         return
-    most = core.forward(_sketch(core, b), most, core.until, core.policy.steps_in_flight)
+    until = core.until if core.sessions is None else min(core.until, core.sessions.next_change)
+    most = core.forward(_sketch(core, b), most, until, core.policy.steps_in_flight)
     b.repeat = _cover(core, b, max(1, most))
 
 

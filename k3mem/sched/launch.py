@@ -79,6 +79,8 @@ def _count(core: Core, b: Builder) -> None:
         if not first:
             metrics.resumed_tokens += seat.target - seat.node_depth
             continue
+        if core.sessions is not None:
+            core.sessions.computed(seat.job)
         metrics.requests += 1
         metrics.input_tokens += hit.input
         metrics.hit_tokens += hit.hit

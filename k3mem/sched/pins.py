@@ -1,4 +1,5 @@
-"""Pins: a session's newest checkpoint is kept for a while. Soft: where nothing else could give way, pins do."""
+"""Pins: a session's newest checkpoint is kept for a while. Soft: where nothing else could give way, pins do; those
+beyond a share of the arena to anybody who needs the room, the others to the last one that runs."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
 
 from k3mem.errors import Corrupted
 from k3mem.sched.cache import Cache
@@ -80,6 +83,27 @@ class Pins:
         for session in list(self._pins):
             self.unpin(session)
         return held
+
+    def give_one(self, kept: int) -> bool:
+        """Let go of the oldest pin, if all together keep more than `kept` bytes; whether any was. O(pinned pages
+        log)."""
+        if not self._pins or self.bytes <= kept:
+            return False
+        for session, pin in self._pins.items():
+            if pin.node is not None:
+                self.unpin(session)
+                return True
+        return False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the checkpoints that are pinned and of the KV on their paths, each page once. O(pinned pages
+        log)."""
+        tree, shape, nodes = self.cache.tree, self.cache.shape, set(self.nodes)
+        pages = [tree.pages(node) for node in nodes]
+        distinct = len(np.unique(np.concatenate(pages))) if pages else 0
+        states = sum(tree.state(node) != NO_STATE for node in nodes)
+        return distinct * shape.page_bytes + states * shape.state_bytes
 
     @property
     def nodes(self) -> list[NodeId]:

@@ -57,6 +57,9 @@ def make_room(core: Core, b: Builder, pages: int, states: int, evict: Evict = Ev
     fit = arena.fits(pages, states)
     if fit == Fit.NO and evict != Evict.NOTHING and not hopeless(core, b, pages, states, node):
         fit = cache.room(pages, states) if evict == Evict.ALL else cache.cheap_room(pages, states)
+        while fit == Fit.NO and evict == Evict.ALL and core.pins.give_one(int(core.policy.pin_share * arena.state_top)):
+            core.metrics.events["victim"] += 1
+            fit = cache.room(pages, states)
     if fit == Fit.MOVES and core.move_left > 0:
         moves.add(core, b, arena.make_room(pages, states, core.move_left))
         fit = arena.fits(pages, states)

@@ -18,6 +18,7 @@ from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
 from k3mem.sched.pins import Pins
 from k3mem.sched.queue import Queue
+from k3mem.sched.sessions import Sessions
 from k3mem.shape import Shape
 from k3mem.types import Int32
 
@@ -31,6 +32,8 @@ class Scheduler:
         cache = Cache(shape, policy, capacity_bytes, scratch)
         self.core = Core(shape, policy, cache, Lanes(policy.max_running, shape.page_span), capabilities, clock,
                          Pins(cache), Queue(shape.grid), drafter, window)
+        if policy.admission is not None:
+            self.core.sessions = Sessions(policy.admission, shape.page_span, self._holds, self._cached)
 
     # -- requests
 
@@ -56,7 +59,8 @@ class Scheduler:
         core.timed |= request.deadline is not None
         core.priorities.add(request.priority)
         core.jobs[request.id] = job
-        core.queue.add(job)
+        if core.sessions is None or core.sessions.arrive(job, core.clock(), self._busy):
+            core.queue.add(job)
         core.metrics.events["submit"] += 1
         core.cache.log.add("submit", request.id, len(tokens))
 
@@ -71,9 +75,11 @@ class Scheduler:
         core.metrics.events["abort"] += 1
         core.cache.log.add("end", request_id, detail=reason)
         core.outputs.append(Output(request_id, [], True, reason))
-        if job in core.queue:
-            core.queue.remove(job)
-            del core.jobs[request_id]
+        held = core.sessions is not None and core.sessions.remove(job)
+        if held or job in core.queue:
+            if not held:
+                core.queue.remove(job)
+            core.forget(job)
             return
         seat = next(s for s in core.lanes.taken() if s.job is job)
         if seat.end is None:
@@ -105,6 +111,10 @@ class Scheduler:
             raise RuntimeError(f"plan {core.open.step} is open: launch() or cancel() it first")
         self._expire()
         self._settle()
+        if core.sessions is not None:
+            idle = not (core.queue or core.lanes.running or core.flights)
+            for job in core.sessions.release(core.clock(), idle):
+                core.queue.add(job)
         if core.resync and core.flights:
             core.waits_for = "commit"  # a resync names every lane's last token: all of them must be known
             return None
@@ -160,8 +170,8 @@ class Scheduler:
         return launch.launched(self.core, b, plan, ticket)
 
     def cancel(self, plan: Plan) -> None:
-        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone and that retracted
-        requests wait."""
+        """Forget the open plan: nothing of it happened, except that evicted checkpoints are gone, that retracted
+        requests wait, and that sessions that were let in are."""
         self._drop(self._open(plan))
 
     def _drop(self, b: Builder) -> None:
@@ -205,6 +215,12 @@ class Scheduler:
         self.core.timed = True
         self.core.pins.pin(session, self.core.clock() + ttl)
 
+    def end_session(self, session: Hashable) -> None:
+        """A session sends no more requests."""
+        self.core.pins.unpin(session)
+        if self.core.sessions is not None:
+            self.core.sessions.end(session)
+
     def flush(self) -> None:
         """Drop all that nobody uses, ghosts included. Raises RuntimeError while a plan is open."""
         core = self.core
@@ -232,8 +248,23 @@ class Scheduler:
             failure.requeue(core, seat)
         core.cache.empty(capacity_bytes)
         core.resync = True
+        if core.sessions is not None:
+            core.sessions.changed()
 
     # -- helpers
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a request that comes now finds others waiting, or in their prompts."""
+        return bool(self.core.queue) or bool((self.core.lanes.phase == Phase.PREFILL).any())
+
+    def _holds(self, pages: int, states: int) -> bool:
+        """Whether the arena, empty, would hold so much."""
+        return self.core.cache.arena.capacity_for(pages, states)
+
+    def _cached(self, job: Job) -> int:
+        """Leading tokens of a job's prompt that it could resume from."""
+        return admit.match(self.core, job.scope, job.tokens[: job.count], self.core.step + 1).depth
 
     def _closed(self, what: str) -> None:
         if self.core.open is not None:
