@@ -79,7 +79,8 @@ def _tree(tree: Tree, pages: _Places, states: _Places, steps: list[int]) -> Hash
     columns = [tree._table(name).tolist() for name in FIELDS]
     rows = {NodeId(node): row for node, row in enumerate(zip(*columns, strict=True)) if row[6] & LIVE}
     tokens = {node: b"" if row[6] & ROOT else tree._table("tokens", node).tobytes() for node, row in rows.items()}
-    touch, stamp, kv_stamp = (tree._table(name).tolist() for name in ("touch", "stamp", "kv_stamp"))
+    touch = tree._table("touch").tolist()
+    stamp, kv_stamp = (tree._table(name).tolist() for name in ("stamp_low", "kv_stamp_low"))  # few steps: no high words
     used = sorted((node for node, row in rows.items() if not row[6] & ROOT), key=lambda node: touch[node])
     recency = {node: at for at, node in enumerate(used)}
     paths: dict[int, tuple[object, ...]] = {}

@@ -225,8 +225,8 @@ class Oracle:
     # -- what was planned
 
     def settle(self, running: Iterable[int], roomy: bool) -> None:
-        """Before a plan: lines whose request is gone altogether have left what they leave. Not where memory is no more
-        plenty (`roomy`): it will not be again before everything is wiped."""
+        """Before a plan: lines whose request is gone altogether have left what they leave. Not where memory is not
+        plenty any more (`roomy`): it will not be again before everything is wiped."""
         if not self.leaving:
             return
         there = set(running)

@@ -24,6 +24,7 @@ from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import Seated
+from k3mem.sched.lanes import Needs, Rows
 from k3mem.types import Int32, NodeId, StateId
 
 # -- snapshots and donation
@@ -178,7 +179,16 @@ def half_translated() -> Plant:
             ]
         return touch
 
-    return all_of(patched(decode, "touch", make), patched(prefill, "touch", make))
+    def rows(old: Any) -> Any:
+        def touch_rows(core: Core, b: Builder, rows: Rows, needs: Needs) -> None:
+            before = len(b.fresh)
+            old(core, b, rows, needs)
+            for i in range(before, len(b.fresh)):
+                b.fresh[i] = b.fresh[i].copy()
+                b.fresh[i][:, 2] = core.cache.arena.page_places(b.fresh[i][:, 2])
+        return touch_rows
+
+    return all_of(patched(decode, "touch_rows", rows), patched(prefill, "touch", make))
 
 
 # -- overlap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from k3mem.replay.feed import ClosedFeed, OpenFeed
 from k3mem.replay.metrics import Completions, Times, memory_stats, session_of
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
 from k3mem.replay.trace import Trace, Turn
-from k3mem.request import Request
+from k3mem.request import Output, Outputs, Request
 from k3mem.shape import Shape
 
 
@@ -64,20 +65,32 @@ class TimedReplay:
                 sim.idle(following)
                 continue
             engine.until(math.inf if following is None else following)
-            for out in engine.step():
-                if out.id in self.silent:
-                    assert out.first_time is not None
-                    self.silent.remove(out.id)
-                    self.times.on_first(out.id, out.first_time)
-                if out.finished:
-                    assert out.last_time is not None
-                    self._finish(self.turns.pop(out.id), out.last_time)
+            self._take(engine.step())
             self.times.on_queue(sim.now, core.lanes.running, len(core.queue) + core.held)
             if self.done - reported >= 64:
                 reported = self.done
                 progress(self.done, feed.total)
         gc.unfreeze()
         progress(feed.total, feed.total)
+
+    def _take(self, outputs: Sequence[Output]) -> None:
+        """Note first tokens and ends. O(rows), what matters of it O(those)."""
+        if isinstance(outputs, Outputs):
+            rows = outputs.rows()
+            if self.silent and not self.silent.isdisjoint(rows.ids):
+                for id, count in zip(rows.ids.tolist(), rows.accepted.tolist(), strict=True):
+                    if count and id in self.silent:
+                        self.silent.remove(id)
+                        self.times.on_first(id, rows.times[0])
+            outputs = [*rows.ends, *(out for out in rows.own.values() if out is not None)]
+        for out in outputs:
+            if out.id in self.silent:
+                assert out.first_time is not None
+                self.silent.remove(out.id)
+                self.times.on_first(out.id, out.first_time)
+            if out.finished:
+                assert out.last_time is not None
+                self._finish(self.turns.pop(out.id), out.last_time)
 
     def _submit(self, start: float, turn: Turn) -> None:
         script = turn.reply()

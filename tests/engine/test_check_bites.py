@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from k3mem.errors import Corrupted
+from k3mem.plan import PAGE
 from k3mem.pool import ExtraBuffer
 from k3mem.request import Request
 from k3mem.sched.core import Core
@@ -118,6 +119,43 @@ def job_count(core: Core, rng: Random) -> None:
     some(core, rng).job.count += 1
 
 
+def address(table: str, column: int) -> Spoil:
+    """A lane's list lies elsewhere, or is of another length."""
+    def spoil(core: Core, rng: Random) -> None:
+        getattr(core.lanes, table)[some(core, rng).lane, column] += 4
+
+    return spoil
+
+
+def rank_word(core: Core, rng: Random) -> None:
+    core.lanes.rank[some(core, rng).lane, rng.randrange(3)] += 1
+
+
+def id_of_another(core: Core, rng: Random) -> None:
+    one, other = rng.sample(core.lanes.taken(), 2)
+    core.lanes.ids[one.lane] = core.lanes.ids[other.lane]
+
+
+def list_of_a_free_lane(core: Core, rng: Random) -> None:
+    core.lanes.held[core.lanes._free[0]] = core.lanes.held[some(core, rng).lane]
+
+
+def page_forgotten(core: Core, rng: Random) -> None:
+    """A page of a seat's own counts as written to, or as new, against what is so."""
+    seat = rng.choice([s for s in core.lanes.taken() if s.owned < s.page_count])
+    page = seat.pages[[rng.randrange(seat.owned, seat.page_count)]]
+    core.reserved[PAGE].set(page, not core.reserved[PAGE].get(page)[0])
+
+
+def opening_changed(core: Core, rng: Random) -> None:
+    core.queue[0].opening = b"another"
+
+
+def nobody_begins_alike(core: Core, rng: Random) -> None:
+    job = next(job for job in core.queue if job.opening is not None)
+    core.queue._alike.pop((job.scope, job.opening or b""))
+
+
 def ending(core: Core, rng: Random) -> None:
     core.ending ^= {some(core, rng).lane}
 
@@ -167,6 +205,17 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "covered": (word("covered"), r"lanes\.(covered|launched)"),
     "touched": (word("touched"), r"lanes\.touched"),
     "limit": (word("limit"), r"lanes\.limit"),
+    "rank": (rank_word, r"lanes\.rank"),
+    "ids": (id_of_another, "lanes: the tenant"),
+    "text, its place": (address("text", 0), r"lanes\.text"),
+    "text, its length": (address("text", 1), r"lanes\.text"),
+    "held, its place": (address("held", 0), r"held"),
+    "held, its length": (address("held", 1), r"held"),
+    "held, its count": (address("held", 2), r"lanes\.(covered|touched)"),
+    "held of a free lane": (list_of_a_free_lane, r"held"),
+    "reserved": (page_forgotten, r"lanes\.touched"),
+    "queue, an opening": (opening_changed, "queue: the opening"),
+    "queue, who begins alike": (nobody_begins_alike, "queue: those who begin alike"),
     "phase of a free lane": (free_lane("phase", Phase.DECODE), "lanes"),
     "inflight of a free lane": (free_lane("inflight", 1), r"lanes\.inflight"),
     "seats": (seat_lost, "lanes"),
