@@ -15,6 +15,8 @@ from k3mem.fuzz.world import VOCAB, World
 
 GRIDS = ((16, 16), (16, 16), (8, 16), (4, 8), (1, 4), (64, 64), (16, 64))
 """(page tokens, state chunk)."""
+CAPS: tuple[tuple[int | None, ...], ...] = ((None, None, None, 0, 1, 2), (None,) * 12 + (0, 1, 2))
+"""Caps of a path: where memory is tight, and where it is plenty."""
 HABITS: dict[str, tuple[float, float]] = {
     "step": (4.0, 12.0), "halves": (0.0, 2.0), "submit": (1.0, 3.0), "abort": (0.0, 0.5), "clock": (0.1, 1.0),
     "again": (0.0, 0.1), "toolarge": (0.0, 0.05), "fail": (0.0, 0.25), "pin": (0.0, 0.3), "flush": (0.0, 0.08),
@@ -29,7 +31,7 @@ LENGTHS = (80, 150, 150, 300, 300, 1500)
 def draw_config(rng: random.Random, seed: int) -> Config:
     """A world's configuration: tight, crowded (many at once in little: several rounds of moves in a plan), middling or
     roomy, each policy on or off."""
-    size = rng.choice(("tight", "tight", "tight", "crowded", "crowded", "middling", "roomy"))
+    size = rng.choice(("tight", "tight", "tight", "crowded", "crowded", "middling", "roomy", "roomy"))
     crowded = size == "crowded"
     page, chunk = (16, 16) if crowded else rng.choice(GRIDS)
     grid = max(page, chunk)
@@ -45,7 +47,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         budget=rng.choice((100, 400) if crowded else (7, 24, 48, 48, 100, 400)),
         in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
         split=rng.random() < 0.15, eager=rng.random() < 0.3, move_pages=rng.choice((0, 0, 0, 1, 1, 8)),
-        interval=rng.choice((None, None, 16, 32)), path_cap=rng.choice((None, None, None, 0, 1, 2)),
+        interval=rng.choice((None, None, 16, 32)), path_cap=rng.choice(CAPS[size == "roomy"]),
         deterministic=rng.random() < 0.15, chunk_ends=rng.random() < 0.8, follow=rng.random() < 0.8,
         caching=rng.random() < 0.96, ghost_tokens=rng.choice((None, None, 0, 200)),
         window=min(grid, rng.choice((1, 1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
