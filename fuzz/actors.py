@@ -15,11 +15,13 @@ from k3mem.fuzz.world import VOCAB, World
 
 GRIDS = ((16, 16), (16, 16), (8, 16), (4, 8), (1, 4), (64, 64), (16, 64))
 """(page tokens, state chunk)."""
+CAPS: tuple[tuple[int | None, ...], ...] = ((None, None, None, 0, 1, 2), (None,) * 12 + (0, 1, 2))
+"""Caps of a path: where memory is tight, and where it is plenty."""
 HABITS: dict[str, tuple[float, float]] = {
     "step": (4.0, 12.0), "halves": (0.0, 2.0), "submit": (1.0, 3.0), "abort": (0.0, 0.5), "clock": (0.1, 1.0),
-    "again": (0.0, 0.1), "toolarge": (0.0, 0.05), "fail": (0.0, 0.25), "pin": (0.0, 0.3), "flush": (0.0, 0.08),
-    "resize": (0.0, 0.04), "sleep": (0.0, 0.03), "lease": (0.0, 0.5), "probe": (0.0, 0.3), "storm": (0.0, 0.1),
-    "echo": (0.0, 0.6),
+    "again": (0.0, 0.1), "toolarge": (0.0, 0.05), "fail": (0.0, 0.4), "pin": (0.0, 0.3), "flush": (0.0, 0.08),
+    "resize": (0.0, 0.04), "sleep": (0.0, 0.03), "lease": (0.0, 0.8), "probe": (0.0, 0.3), "storm": (0.0, 0.1),
+    "echo": (0.0, 0.6), "choir": (0.0, 0.3),
 }
 """Weights (least, most) of what happens; a habit is off with chance 0.4 where its least is 0."""
 LENGTHS = (80, 150, 150, 300, 300, 1500)
@@ -29,7 +31,7 @@ LENGTHS = (80, 150, 150, 300, 300, 1500)
 def draw_config(rng: random.Random, seed: int) -> Config:
     """A world's configuration: tight, crowded (many at once in little: several rounds of moves in a plan), middling or
     roomy, each policy on or off."""
-    size = rng.choice(("tight", "tight", "tight", "crowded", "crowded", "middling", "roomy"))
+    size = rng.choice(("tight", "tight", "tight", "crowded", "crowded", "middling", "roomy", "roomy"))
     crowded = size == "crowded"
     page, chunk = (16, 16) if crowded else rng.choice(GRIDS)
     grid = max(page, chunk)
@@ -45,10 +47,10 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         budget=rng.choice((100, 400) if crowded else (7, 24, 48, 48, 100, 400)),
         in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
         split=rng.random() < 0.15, eager=rng.random() < 0.3, move_pages=rng.choice((0, 0, 0, 1, 1, 8)),
-        interval=rng.choice((None, None, 16, 32)), path_cap=rng.choice((None, None, None, 0, 1, 2)),
+        interval=rng.choice((None, 16, 32)), path_cap=rng.choice(CAPS[size == "roomy"]),
         deterministic=rng.random() < 0.15, chunk_ends=rng.random() < 0.8, follow=rng.random() < 0.8,
         caching=rng.random() < 0.96, ghost_tokens=rng.choice((None, None, 0, 200)),
-        window=min(grid, rng.choice((1, 1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
+        window=min(grid, rng.choice((1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
         capture=rng.choice(("any", "any", "grid", "final")), shuffle=rng.random() < 0.8,
         check_every=rng.choice((1, 2, 5)) if size in ("tight", "crowded") else 8, audit_every=rng.choice((16, 64)),
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
@@ -122,6 +124,15 @@ class Actors:
     def _storm(self, world: World) -> list[Action]:
         """Many at once, of rising priority."""
         return [msg_replace(self.request(world), priority=i) for i in range(self.rng.randint(2, 6))]
+
+    def _choir(self, world: World) -> list[Action]:
+        """Many at once that share a long beginning, which nobody has computed yet or only in part."""
+        rng, first = self.rng, self.request(world)
+        count = rng.randrange(self.longest // 2, self.longest)
+        first = msg_replace(first, base=-1, take=0, text=rng.randrange(10_000), count=count, media=())
+        more = [msg_replace(first, id=self._number(), count=max(1, count - rng.randrange(0, 20)),
+                            priority=rng.choice(self.priorities)) for _ in range(rng.randint(1, 4))]
+        return [first, *([do.Step()] if rng.random() < 0.5 else []), *more]
 
     def _echo(self, world: World) -> list[Action]:
         """A prompt, or a whole conversation, once more right after its end."""

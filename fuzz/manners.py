@@ -74,7 +74,9 @@ def decodes(core: Core, plan: Plan) -> None:
     if not (plan.kind == Row.PREFILL).any():
         return
     lanes = core.lanes
-    ready = (lanes.phase == Phase.DECODE) & (lanes.launched + 1 < lanes.limit) & (lanes.launched < lanes.covered)
+    most = 1 if core.drafter is None else core.window
+    ready = (lanes.phase == Phase.DECODE) & (lanes.launched + 1 < lanes.limit)
+    ready &= lanes.launched + most <= lanes.covered  # who lacks a page may have to wait for it
     if core.drafter is not None:
         ready &= lanes.inflight == 0
     idle = np.setdiff1d(np.flatnonzero(ready), plan.lane)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,39 +92,32 @@ def a_lease_stops_all_moves() -> Plant:
     return patched(Arena, "make_room", make)
 
 
+def _reserving(more: Callable[[Core, Job], int]) -> Plant:
+    """Admission reserves so many pages more for a job."""
+    asked: list[Job] = []
+
+    def seat(old: Any) -> Any:
+        def seated(core: Core, b: Builder, job: Job, found: Match) -> bool:
+            asked[:] = [job]
+            return old(core, b, job, found)  # type: ignore[no-any-return]
+        return seated
+
+    def reserve(old: Any) -> Any:
+        def reserved(core: Core, b: Builder, found: Match, need: int) -> Any:
+            return old(core, b, found, need + more(core, asked[0]))
+        return reserved
+
+    return all_of(patched(admit, "_seat", seat), patched(admit, "_reserve", reserve))
+
+
 def output_is_reserved() -> Plant:
     """A request is let in when all it may ever say has a page."""
-
-    def make(old: Any) -> Any:
-        def seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
-            count, job.count = job.count, job.limit - 1
-            make_seat, admit._new_seat = admit._new_seat, partial(_with_count, admit._new_seat, count)
-            try:
-                return old(core, b, job, found)  # type: ignore[no-any-return]
-            finally:
-                job.count, admit._new_seat = count, make_seat
-        return seat
-
-    return patched(admit, "_seat", make)
-
-
-def _with_count(make_seat: Any, count: int, core: Core, b: Builder, job: Job, *more: Any) -> Seated:
-    job.count = count
-    return make_seat(core, b, job, *more)  # type: ignore[no-any-return]
+    return _reserving(lambda core, job: -(-job.limit // core.span) - -(-(job.count + 1) // core.span))
 
 
 def first_decode_page_is_forgotten() -> Plant:
     """Only the prompt's own pages are reserved."""
-
-    def make(old: Any) -> Any:
-        def reserve(core: Core, b: Builder, found: Match, need: int) -> Any:
-            job = next(iter(core.queue))
-            end = job.count + 1
-            short = need > 1 and job.count % core.span == 0 and need == -(-end // core.span) - found.depth // core.span
-            return old(core, b, found, need - 1 if short else need)
-        return reserve
-
-    return patched(admit, "_reserve", make)
+    return _reserving(lambda core, job: -int(job.count % core.span == 0))
 
 
 def writer_unlocks_what_it_published() -> Plant:
