@@ -3,14 +3,13 @@
     submit | plan and launch, run at once or late | commit        at each state each of them, to the end,
     abort in any window | cancel | failed step | transfer         with at most one misfortune an order
 
-A state is met again when its fingerprint is; then all that follows has been visited. An engine cannot be copied, so a
-branch is reached by replaying its order from the start.
+A state is met again when its fingerprint is; then a world that has come to it by another order does for it as well.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -31,6 +30,9 @@ TURNS = 2
 REQUESTS = 2
 FLIGHTS = 2
 """Steps in flight at most."""
+AHEAD = 4
+"""A world takes so many known choices to one that is untried rather than ending: a new one has to come from the start,
+which is a dozen."""
 RESEEDS = 20
 """Seeds of the executor that are tried for a script of an order in which steps ran late."""
 
@@ -65,6 +67,10 @@ def scopes() -> list[Scope]:
                         check_every=0, audit_every=0, pages=pages, states=states, eager=eager, shuffle=False)
         out.append(Scope(config, frozenset(names), late))  # type: ignore[arg-type]
     return out
+
+
+class Holding(do.Lease, frozen=True):
+    """A lease of the `nth` committed checkpoint in the order of tokens: a script's numbers go by names."""
 
 
 class Choice(NamedTuple):
@@ -138,35 +144,46 @@ class Small(World):
         return self.requests[a.id]
 
 
+@dataclass(slots=True)
+class State:
+    """One that was met."""
+
+    path: list[Choice]
+    """An order that leads there."""
+    todo: deque[Choice]
+    """What has not been tried yet."""
+    next: list[tuple[Choice, int]] = field(default_factory=list)
+    """What has been tried, and the number of the state to which it led."""
+
+
 class Explorer:
-    """Depth-first over all orders of one scope."""
+    """All orders of one scope: a world walks from state to state while there is something untried at most `AHEAD`
+    choices away; then another one is led from the start to the first state with something untried."""
 
     def __init__(self, scope: Scope, out: Explored, deadline: float) -> None:
         self.scope, self.out, self.deadline = scope, out, deadline
-        self.seen: dict[tuple[bool, int], int] = {}
+        self.states: list[State] = []
+        self.numbers: dict[tuple[bool, int], int] = {}
         """State -> its number. A state: whether the misfortune has happened, and the world's fingerprint."""
-        self.next: list[list[int]] = []
-        """By state: those that follow it."""
         self.requests: dict[int, Request] = {}
+        self.path: list[Choice] = []
+        """Of the world that walks."""
 
     def run(self) -> None:
         """All of it, or until the deadline or the first fault."""
-        stack: list[tuple[list[Choice], int]] = [([], -1)]
-        for turn in itertools.count():
-            if not stack:
-                self.out.covered += self._paths()
-                return
-            if turn % 16 == 0 and time.process_time() > self.deadline:
-                self.out.complete = False
-                return
-            path, parent = stack.pop()
-            try:
-                stack += self._descend(path, parent)
-            except Found as found:
-                self.out.found = found
-                self.out.order = [str(choice) for choice in path]
-                self.out.script = self._script(path)
-                return
+        try:
+            self._arrive(self.world(), [], -1, None)
+            for at, state in enumerate(self.states):  # which grow meanwhile
+                while state.todo:
+                    if time.process_time() > self.deadline:
+                        self.out.complete = False
+                        return
+                    self._walk(at)
+            self.out.covered += self._paths()
+        except Found as found:
+            self.out.found = found
+            self.out.order = [str(choice) for choice in self.path]
+            self.out.script = self._script(self.path)
 
     def world(self) -> World:
         """A new one, whose steps run when they are told."""
@@ -175,43 +192,71 @@ class Explorer:
         executor._streams = Told(executor._rng, False)
         return world
 
-    def _descend(self, path: list[Choice], parent: int) -> list[tuple[list[Choice], int]]:
-        """Replay `path`, whose last choice leaves state `parent`, then go on with the first choice of each state; the
-        other choices are returned."""
-        world, out = self.world(), self.out
-        later: list[tuple[list[Choice], int]] = []
-        for choice in path:
-            self.do(world, choice)
+    def _walk(self, at: int) -> None:
+        """Lead a world to state `at` and on, until nothing is untried near by or it is at an end."""
+        world = self.world()
+        self.path = []
+        for choice in self.states[at].path:
+            self.path.append(self.do(world, choice))
         while True:
-            self._look(world)
-            spent = any(choice.costs for choice in path)
-            key = (spent, fingerprint(world))
-            number = self.seen.setdefault(key, len(self.next))
-            if parent >= 0:
-                self.next[parent].append(number)
-            if number < len(self.next):
-                out.pruned += 1
-                return later
-            self.next.append([])
-            out.states += 1
-            choices = self.choices(world, spent)
-            if not choices:
-                out.orders += 1
-                out.longest = max(out.longest, len(path))
+            for choice, to in self._way(at):
+                self.path.append(self.do(world, choice))
+                at = to
+            todo = self.states[at].todo
+            if not todo:
+                return
+            self.path.append(todo[0])  # as it is meant, should it fail on the way
+            self.path[-1] = self.do(world, todo[0])
+            before, known = at, len(self.states)
+            at = self._arrive(world, self.path, before, todo.popleft())
+            if at == known and not self.states[at].todo:
                 world.settle()
-                return later
-            later += [([*path, choice], number) for choice in choices[1:]]
-            path.append(choices[0])  # in place: the caller reports it when this one fails
-            self.do(world, choices[0])
-            parent = number
+                return
 
-    def do(self, world: World, choice: Choice) -> None:
-        """Carry one choice out."""
+    def _way(self, at: int) -> list[tuple[Choice, int]]:
+        """Known choices from a state to the nearest one with something untried, at most `AHEAD`; [] where there is
+        none, or where it is this one."""
+        ways: list[tuple[int, list[tuple[Choice, int]]]] = [(at, [])]
+        seen = {at}
+        for here, way in ways:
+            state = self.states[here]
+            if state.todo:
+                return way
+            if len(way) < AHEAD:
+                for step in state.next:
+                    if step[1] not in seen:
+                        seen.add(step[1])
+                        ways.append((step[1], [*way, step]))
+        return []
+
+    def _arrive(self, world: World, path: list[Choice], before: int, choice: Choice | None) -> int:
+        """Number of the state in which the world is now; all about it is looked at."""
+        self._look(world)
+        spent = any(choice.costs for choice in path)
+        key = (spent, fingerprint(world))
+        number = self.numbers.setdefault(key, len(self.states))
+        if choice is not None:
+            self.states[before].next.append((choice, number))
+        if number < len(self.states):
+            self.out.pruned += 1
+            return number
+        self.states.append(State(list(path), deque(self.choices(world, spent))))
+        self.out.states += 1
+        if not self.states[-1].todo:
+            self.out.orders += 1
+            self.out.longest = max(self.out.longest, len(path))
+        return number
+
+    def do(self, world: World, choice: Choice) -> Choice:
+        """Carry one choice out. What it was in the names of this world."""
         streams: Any = world.executor._streams
+        actions = []
         for action in choice.actions:
             self.out.steps += 1
             streams.held = choice.late if isinstance(action, do.Launch) else self.scope.late
-            world.do(action)
+            actions.append(do.Lease(_nth_node(world, action.nth)) if isinstance(action, Holding) else action)
+            world.do(actions[-1])
+        return choice._replace(actions=tuple(actions))
 
     def _look(self, world: World) -> None:
         """All invariants now; the executor's memory when no step is late, since looking would run it."""
@@ -254,27 +299,25 @@ class Explorer:
                     for at in ("launch", "collect") for effect in Effect]
         if "lease" in wanted:
             checkpoints = world.core.cache.tree.counters().checkpoints
-            out += [Choice((do.Lease(nth),), costs=True) for nth in range(checkpoints)]
+            out += [Choice((Holding(nth),), costs=True) for nth in range(checkpoints)]
         if world.core.cache.arena.leases:
             out.append(Choice((do.Unlease(),)))
         return out
 
     def _paths(self) -> int:
         """Orders through the states from the first to one without a successor; a step back is not taken."""
-        if not self.next:
-            return 0
         counts: dict[int, int] = {}
         on_path: set[int] = set()
         stack = [0]
         while stack:
             at = stack[-1]
+            followers = [to for _, to in self.states[at].next]
             if at not in on_path:
                 on_path.add(at)
-                stack += [to for to in self.next[at] if to not in counts and to not in on_path]
+                stack += [to for to in followers if to not in counts and to not in on_path]
                 continue
             stack.pop()
             if at not in counts:
-                followers = self.next[at]
                 counts[at] = sum(counts.get(to, 0) for to in followers) if followers else 1
         return counts[0]
 
@@ -288,6 +331,15 @@ class Explorer:
             if replay(script).found is not None:
                 return script
         return None
+
+
+def _nth_node(world: World, nth: int) -> int:
+    """Where the `nth` committed checkpoint in the order of tokens stands in the order of nodes; 0 if there is none."""
+    core, walk = world.core, world.core.cache.tree.walk()
+    first = core.flights[0].plan.step if core.flights else core.step + 1
+    nodes = sorted(int(n) for n in walk.node[(walk.state >= 0) & (walk.stamp < first)])
+    by_tokens = sorted(nodes, key=lambda node: core.cache.tree.path_tokens(node).tolist())
+    return nodes.index(by_tokens[nth % len(nodes)]) if nodes else 0
 
 
 def _id(client: int, turn: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from k3mem.fuzz import script as do
 from k3mem.fuzz import seek
-from k3mem.fuzz.explorer import Choice, Explored, Explorer, Scope, explore, scopes
+from k3mem.fuzz.explorer import Choice, Explored, Explorer, Scope, _nth_node, explore, scopes
 from k3mem.fuzz.fingerprint import fingerprint
 from k3mem.fuzz.mutants import BY_NAME
 from k3mem.fuzz.runner import replay
@@ -93,6 +93,17 @@ def test_orders_that_end_alike_have_one_fingerprint() -> None:
     ]
     assert len({fingerprint(world) for _, world in same}) == 1
     assert fingerprint(after(WINDOWS, SECOND, STEP, COMMIT, FIRST)[1]) != fingerprint(same[0][1])
+
+
+def test_a_lease_means_the_same_checkpoint_whatever_its_node_is_called() -> None:
+    """A number in the order of tokens, as a script says it in the order of nodes."""
+    explorer, world = after(LEASE, FIRST, STEP, COMMIT, STEP, COMMIT, SECOND, STEP, COMMIT, STEP, COMMIT)
+    leases = [choice for choice in explorer.choices(world, False) if isinstance(choice.actions[0], do.Lease)]
+    assert len(leases) >= 2
+    nodes = [_nth_node(world, choice.actions[0].nth) for choice in leases]  # type: ignore[union-attr]
+    assert sorted(nodes) == list(range(len(leases)))
+    said = explorer.do(world, leases[0])
+    assert said.actions == (do.Lease(nodes[0]),) and world.core.cache.arena.leases > 0
 
 
 def test_time_that_is_up_is_said() -> None:
