@@ -166,6 +166,8 @@ def bound_command(
     shape: ShapeName = None,
     config: ConfigFile = None,
     tp: TP = 8,
+    belady: Annotated[bool, typer.Option("--belady", help="Also replay Belady's rule: the checkpoint whose next use "
+                                                          "is farthest goes first.")] = False,
     skip_bad: SkipBad = False,
     limit: Limit = None,
     tokenizer: Tokenizer = None,
@@ -175,7 +177,7 @@ def bound_command(
     """Bound the hit rate of any eviction schedule at this pool, and find one that comes close."""
     pool_bytes = _size(pool, "--pool")
     with _reported():
-        from k3mem.replay.bound import run_bound
+        from k3mem.replay.bound import grid_of, run_belady, run_bound, visits
         from k3mem.replay.options import ReplayOptions
 
         geometry = _shape(shape, config, tp, page)
@@ -185,6 +187,10 @@ def bound_command(
             trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
             _block_is_used(trace, block)
             found = run_bound(trace, geometry, options, _progress(bars("bound", None)))
+            if belady:
+                seen = visits(trace, grid_of(trace, geometry), limit)
+                hit = run_belady(trace, geometry, options, seen, _progress(bars("belady", len(trace.turns))))
+                found |= {"belady_tokens": hit, "belady_hit_rate": hit / found["input_tokens"]}
         report = {"trace": trace.name, "skipped": trace.skipped, "shape": geometry.name, "pool_bytes": pool_bytes,
                   "page_tokens": page, **found}
         if not _write_json(report, json_out):

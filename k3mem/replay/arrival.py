@@ -74,12 +74,10 @@ class ArrivalReplay:
             fit = cache.arena.fits(need, 1)
             if fit != Fit.NO:
                 break
-            victim = cache.tree.evict(node)
-            if victim is None:
+            if not self._give_way(node):
                 self.skipped += 1
                 cache.tree.remember(node, tokens, depth)
                 return node
-            cache.discard(victim)
         while fit == Fit.MOVES:
             moves = cache.arena.make_room(need, 1, cache.policy.move_budget)
             cache.metrics.move_count += len(moves)
@@ -94,6 +92,13 @@ class ArrivalReplay:
         if not kept.taken:
             cache.arena.free_states(got[1])
         return kept.node
+
+    def _give_way(self, node: NodeId) -> bool:
+        """Evict the policy's victim off the path to `node`; False if there is none."""
+        victim = self.cache.tree.evict(node)
+        if victim is not None:
+            self.cache.discard(victim)
+        return victim is not None
 
     def _explain(self, prompt: Int32, path: Int32, found: Match, end: int, shown: int) -> None:
         """Causes of the misses: the tail past the last whole block is `off_grid` where another row shows it, else

@@ -228,6 +228,7 @@ def bound_table(bound: Mapping[str, Any], more: Sequence[tuple[str, str]] = ()) 
         ("memory without limit", f"{bound['unlimited_hit_rate']:.2%}"),
         ("no schedule beats", f"{bound['bound_hit_rate']:.2%}"),
         ("a schedule reaches", f"{bound['feasible_hit_rate']:.2%}"),
+        *([("Belady's rule", f"{bound['belady_hit_rate']:.2%}")] if "belady_hit_rate" in bound else []),
         *more,
     ])
 

@@ -35,8 +35,16 @@ def test_bound_reports_the_bound_and_a_schedule(trace: str, tmp_path: Path) -> N
     assert data["bound_hit_rate"] == data["bound_tokens"] / data["input_tokens"]
     assert (data["trace"], data["shape"], data["pool_bytes"]) == ("t.jsonl", "kimi-k3-tp8", 2 * 10**9)
     assert f"{data['bound_hit_rate']:.2%}" in got.stdout
+    assert "belady_hit_rate" not in data
     alone = call("bound", trace, "--pool", "2GB", "--json", "-")
     assert json.loads(alone.stdout) == data | {"wall_seconds": json.loads(alone.stdout)["wall_seconds"]}
+
+
+def test_belady_is_below_the_bound_and_above_lru(trace: str) -> None:
+    got = call("bound", trace, "--pool", "2GB", "--belady", "--json", "-")
+    lru = call("replay", trace, "--pool", "2GB", "--json", "-")
+    data = json.loads(got.stdout)
+    assert json.loads(lru.stdout)["hit_tokens"] < data["belady_tokens"] <= data["bound_tokens"]
 
 
 def test_replay_puts_the_bound_beside_its_figures(trace: str, tmp_path: Path) -> None:

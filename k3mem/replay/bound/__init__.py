@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from k3mem.replay.arrival import run_arrival
+from k3mem.replay.bound.belady import run_belady
 from k3mem.replay.bound.prices import Bound, Costs, clip, minimise, upper_bound
 from k3mem.replay.bound.schedule import Schedule, feasible
 from k3mem.replay.bound.visits import Visits, collect, visits
@@ -22,7 +23,7 @@ from k3mem.replay.trace import Trace
 from k3mem.shape import Shape
 
 __all__ = ["Bound", "Costs", "Schedule", "Visits", "against_bound", "clip", "collect", "costs_of", "feasible",
-           "grid_of", "minimise", "run_bound", "upper_bound", "visits"]
+           "grid_of", "minimise", "run_belady", "run_bound", "upper_bound", "visits"]
 
 
 def grid_of(trace: Trace, shape: Shape) -> int:
