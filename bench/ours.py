@@ -29,6 +29,13 @@ AGENT_TURNS = 4_000
 """Turns of the agent trace whose tree is weighed: all of it cached is some 200,000 pages."""
 
 
+def require() -> None:
+    """Raises Absent now rather than after minutes."""
+    shared.scripts()
+    for name in (MOONCAKE, AGENTS):
+        shared.trace(name)
+
+
 def micros(call: Call, n: int) -> float:
     """Median wall time of `n` calls, microseconds."""
     return statistics.median(_each(call, n))

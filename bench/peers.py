@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """See the module's text for the exit code."""
     chosen = _parser().parse_args(arguments)
     try:
+        ours.require()
         peers = None if chosen.alone else rivals.measure()
         figures = {name: _measured(name) for name in MEASURES}
     except Absent as e:

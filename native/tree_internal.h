@@ -116,6 +116,7 @@ static inline uint32_t priority(int32_t x) {
 
 /* Order of two edges within the first page. O(P). */
 static inline int order(const k3_tree *t, const int32_t *a, int32_t na, const int32_t *b, int32_t nb) {
+    if (na > 0 && nb > 0 && a[0] != b[0]) return a[0] < b[0] ? -1 : 1; /* most of them */
     if (na > t->page) na = t->page;
     if (nb > t->page) nb = t->page;
     int32_t n = na < nb ? na : nb, i = common(a, b, n);

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import peers, serve, setup_peers, shared
+from bench import ours, peers, serve, setup_peers, shared
 
 
 @pytest.fixture
@@ -29,9 +29,10 @@ def test_absent_data_is_a_skip_that_says_what_to_set(nothing: Path, capsys: pyte
 
 def test_absent_peers_are_a_skip_that_says_how_to_install_them(
         nothing: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = nothing / "shared" / "bench"
-    folder.mkdir(parents=True)
-    (folder / "workloads.py").write_text("")
+    for name in ("bench/workloads.py", f"traces/{ours.MOONCAKE}", f"traces/{ours.AGENTS}"):
+        path = nothing / "shared" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
     assert peers.main([]) == 0
     said = capsys.readouterr().err
     assert said.startswith("skipped: sglang is not installed") and "bench.setup_peers" in said
@@ -59,8 +60,6 @@ def test_other_commands_end_with_2(nothing: Path, main: object, capsys: pytest.C
 
 
 def test_measures_are_functions_of_ours() -> None:
-    from bench import ours
-
     assert all(callable(getattr(ours, name)) for name in peers.MEASURES)
 
 

@@ -35,6 +35,23 @@ def test_limit_keeps_the_last_token_and_full_tells_what_it_cost(w: Writer) -> No
     assert (got.depth, got.full, got.known) == (8, 16, 16)
 
 
+@pytest.mark.parametrize("step", [2**31, 2**32 + 5, 2**39 - 1])
+def test_steps_of_forty_bits_are_exact(w: Writer, step: int) -> None:
+    node = w.put(w.root, A, 8, stamp=step).node
+    info = w.tree.info(node)
+    assert (info.stamp, info.kv_stamp) == (step, step)
+    assert (w.hit(A, before=step), w.hit(A, before=step + 1)) == (0, 8)
+    assert len(w.tree.drop(step + 1).pages) == 0
+    assert len(w.tree.drop(step).pages) == 2
+    w.tree.check()
+
+
+def test_a_step_beyond_forty_bits_is_refused(w: Writer) -> None:
+    with pytest.raises(ValueError, match="stamp"):
+        w.put(w.root, A, 8, stamp=2**39)
+    assert w.tree.counters().nodes == 1
+
+
 def test_checkpoint_of_the_same_step_is_not_visible(w: Writer) -> None:
     w.put(w.root, A, 8, stamp=3)
     assert (w.hit(A, before=3), w.hit(A, before=4)) == (0, 8)
