@@ -90,13 +90,15 @@ def test_replay_passes_every_option(world: World, tmp_path: Path) -> None:
     got = call("replay", "t", "--mode", "timed", "--loop", "closed", "--concurrency", "4", "--gap-cap", "30",
                "--pool", "40GiB", "--split", "0.25", "--page", "16", "--policy", "density", "--shape",
                "kimi-linear-48b", "--tp", "2", "--cost", str(cost), "--skip-bad", "--limit", "7", "--seed", "3",
-               "--no-fast-forward", "--tokenizer", "tok.json", "--block", "32")
+               "--admission", "auto", "--admission-bound", "60", "--no-fast-forward", "--tokenizer", "tok.json",
+               "--block", "32")
     assert got.exit_code == 0, got.output
     assert world.driver == "timed"
     o = world.options
     assert (o.mode, o.loop, o.concurrency, o.gap_cap) == ("timed", "closed", 4, 30.0)
     assert (o.pool_bytes, o.split) == (40 << 30, 0.25)
     assert (o.page_tokens, o.policy, o.limit, o.seed, o.fast_forward) == (16, "density", 7, 3, False)
+    assert (o.admission, o.admission_bound) == ("auto", 60.0)
     assert o.cost is not None and o.cost.row == 15.0
     assert (world.ran[1].name, world.ran[1].page_tokens) == ("kimi-linear-48b-tp2", 16)
     assert (world.loaded["skip_bad"], world.loaded["limit"], world.loaded["block"]) == (True, 7, 32)
@@ -131,6 +133,9 @@ def test_json_file_holds_the_report_and_stdout_the_tables(world: World, tmp_path
         (["--loop", "open"], "needs --mode timed"),
         (["--cost", "x.toml"], "needs --mode timed"),
         (["--gap-cap", "1"], "needs --mode timed"),
+        (["--admission", "on"], "needs --mode timed"),
+        (["--mode", "timed", "--admission-bound", "5"], "needs --admission on or auto"),
+        (["--mode", "timed", "--admission", "on", "--admission-bound", "-1"], "admission bound must be >= 0 seconds"),
         (["--mode", "timed", "--loop", "open", "--concurrency", "3"], "needs --loop closed"),
         (["--shape", "kimi-k9"], "unknown shape 'kimi-k9'"),
         (["--shape", "kimi-k3", "--config", "c.json"], "not both"),

@@ -13,6 +13,7 @@ import pytest
 from k3mem.engine import Engine
 from k3mem.errors import ExecutorFailed
 from k3mem.executors.mock import Fault, Faults, MockExecutor
+from k3mem.fuzz import sessions as habits
 from k3mem.policy import Policy, SessionAdmission
 from k3mem.request import Output, Request
 from tests.engine.test_review import said, tokens, truth
@@ -254,24 +255,24 @@ def test_what_is_pinned_beyond_a_share_gives_way_and_what_is_within_does_not() -
 class Town(World):
     """Random sessions, with sub-agents, ends and plans that are cancelled, before a door that is narrow."""
 
-    ended: int = 0
-    kept: dict[Hashable, float] = field(default_factory=dict)
+    came: dict[Hashable, float] = field(default_factory=dict)
 
     def new_request(self) -> Request:
         rng, request = self.rng, super().new_request()
-        request.session = rng.choice([None, *(f"s{i}" for i in range(9))])
-        request.parent_session = rng.choice([None, None, None, f"s{rng.randrange(9)}"])
+        habits.relate(rng, request)
         if rng.random() < 0.1:
             request.deadline = self.now + rng.random() * 6
+        self.came[request.id] = self.now
         return request
 
     def act(self) -> None:
         super().act()
         if self.rng.random() < 0.1:
-            self.engine.end_session(f"s{self.rng.randrange(9)}")
-            self.ended += 1
+            habits.happen(self.rng, self.engine)
         if self.rng.random() < 0.15:
             plan = self.engine.plan()
+            wrong = habits.trouble(self.engine.scheduler.core, self.now, self.came)
+            self.failures += [wrong] if wrong else []
             if plan is not None:
                 self.engine.cancel(plan)
             self.engine.check()
@@ -290,12 +291,12 @@ def test_random_sessions_under_pressure(seed: int) -> None:
     policy = Policy(
         token_budget=48, max_running=6, steps_in_flight=seed % 3, pin_share=0.2, eager=seed % 2 == 0,
         admission=SessionAdmission(bound=bound, idle=rng.choice([0.2, 2.0]), auto=seed % 5 == 4,
-                                   share=rng.choice([0.2, 0.9])))
+                                   share=rng.choice([0.1, 0.4])))
     town = Town(seed=seed, requests=120, states=rng.choice([3, 12]), pages=30, policy=policy, faults=faults,
                 window=1 if seed % 2 else 4).run()
     assert not town.failures
     sessions = town.engine.scheduler.core.sessions
     assert sessions is not None and not len(sessions.held)
-    assert sessions.counts["held"] > 5 or policy.admission is not None and policy.admission.auto
+    assert sessions.counts["held"] > 0 or policy.admission is not None and policy.admission.auto
     assert sessions.longest <= bound + 0.2 + 1e-9, "a plan comes every tenth of a second"
     assert np.all(np.array(sessions.waits) > 0)

@@ -75,6 +75,21 @@ def test_arrival_mode_leaves_out_what_only_running_requests_have() -> None:
     assert all(name in other for name in only_timed)
 
 
+def test_sessions_are_reported_with_how_long_they_were_held() -> None:
+    held = {"held": 3, "overdue": 1, "suspended": 2, "bound": 1800.0, "wait": [1.0, 2.0, 1801.0]}
+    base = memory_stats(counted()) | timed().stats() | {"mode": "timed", "loop": "closed"}
+    got = report.build(base | {"sessions": [10.0, 30.0], "admission": held, "admission_mode": "on"})
+    assert (got["session_completion"]["p50"], got["session_completion"]["count"]) == (20.0, 2)
+    assert (got["admission"]["wait"]["p50"], got["admission"]["wait"]["max"]) == (2.0, 1801.0)
+    assert json.loads(report.to_json(got)) == got
+    text = text_of(got)
+    assert "session completion" in text and "3 requests held, none longer than 1,800 s and a step" in text
+    assert "output tokens per virtual second" in text and "admission on" in report.header(got)
+    off = text_of(report.build(base | {"sessions": [10.0], "admission": {}}))
+    assert "session completion" in off and "held" not in off
+    assert "Sessions" not in text_of(report.build(base | {"sessions": [], "admission": {}}))
+
+
 def test_skipped_snapshots_are_shown() -> None:
     (line,) = (line for line in text_of(report.build(stats(checkpoints={"skipped": 1234}))).splitlines()
                if "snapshots skipped" in line)

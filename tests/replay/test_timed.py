@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from k3mem.executors.cost import nominal
+from k3mem.replay.metrics import session_of
 from k3mem.replay.options import BadOption, ReplayOptions
 from k3mem.replay.report import build
 from k3mem.replay.synth import synth
@@ -39,6 +40,45 @@ def test_fast_forward_changes_no_figure(agents: Trace, loop: str, pool: float, s
     fast, slow = timed(agents, **options), timed(agents, **options, fast_forward=False)
     fast.pop("wall_seconds"), slow.pop("wall_seconds")
     assert fast == slow
+
+
+@pytest.mark.parametrize(("admission", "bound", "loop"), [
+    ("on", 1800.0, "closed"), ("on", 20.0, "closed"), ("auto", 60.0, "closed"), ("on", 60.0, "open"),
+])
+def test_fast_forward_changes_no_figure_while_sessions_are_held(agents: Trace, admission: str, bound: float,
+                                                                loop: str) -> None:
+    options: dict[str, Any] = {"loop": loop, "concurrency": 12, "pool_bytes": int(1e9), "limit": 400,
+                               "admission": admission, "admission_bound": bound}
+    fast, slow = timed(agents, **options), timed(agents, **options, fast_forward=False)
+    fast.pop("wall_seconds"), slow.pop("wall_seconds")
+    assert fast == slow
+    assert fast["admission"]["held"] > 0 or admission == "auto"
+
+
+def test_sessions_are_let_in_when_they_fit_and_nobody_waits_for_longer_than_the_bound(agents: Trace) -> None:
+    options: dict[str, Any] = {"loop": "closed", "concurrency": 12, "pool_bytes": int(1e9)}
+    off, on = timed(agents, **options), timed(agents, **options, admission="on", admission_bound=100.0)
+    assert on["recomputed_tokens"] < off["recomputed_tokens"]
+    assert on["requests"] == off["requests"] == len(agents.turns)
+    held = on["admission"]
+    assert held["wait"]["count"] == held["held"] > 0 and held["bound"] == 100.0
+    step = 2.0  # seconds; no step of this model and pool is longer
+    assert held["wait"]["max"] == held["longest_wait"] <= 100.0 + step
+    assert off["admission"]["held"] == 0 and off["admission"]["bound"] is None
+
+
+def test_sessions_complete_sub_agents_included(agents: Trace) -> None:
+    replay = TimedReplay(agents, Shape.kimi_k3(tp=8), ReplayOptions(mode="timed", concurrency=3, pool_bytes=0,
+                                                                    admission="on"))
+    ended: list[object] = []
+    end = replay.engine.end_session
+    replay.engine.end_session = lambda session: (ended.append(session), end(session))  # type: ignore[assignment]
+    replay.run(quiet)
+    assert replay.sessions is not None
+    assert len(replay.sessions.took) == len({turn.session for turn in agents.turns})
+    assert sorted(map(str, ended)) == sorted({session_of(turn)[0] for turn in agents.turns})
+    sessions = replay.engine.scheduler.core.sessions
+    assert sessions is not None and sessions.stats()["active"] == 0, "all have ended"
 
 
 def test_under_pressure_every_request_finishes_and_nothing_leaks() -> None:
