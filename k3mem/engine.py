@@ -203,14 +203,17 @@ class Engine:
             return self.scheduler.launched(plan, ticket)
 
     def _launch_failed(self, plan: Plan, effect: Effect) -> None:
-        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself."""
+        """The steps before it are retired first: the next plan is a resync, which waits for them anyway, and what they
+        commit counts against giving up. Without effect the plan is cancelled before that, else it fails after it."""
         if effect == Effect.NO_EFFECT:
             self.scheduler.cancel(plan)
+            while self.flights:
+                self._late += self._retire(self.flights[0])
             self.scheduler.missed()
             return
         flight = self.scheduler.launched(plan, None)
-        for older in self.flights[:-1]:
-            self._late += self._retire(older)
+        while self.flights and self.flights[0] is not flight:
+            self._late += self._retire(self.flights[0])
         if self.flights:
             self.scheduler.fail(flight, effect)
 

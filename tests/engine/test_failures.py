@@ -135,3 +135,26 @@ def test_a_commit_between_starts_the_count_again() -> None:
     assert not w.run().failures
     assert w.engine.stats()["failures"] > 20
     assert all(e.reason != "failed" for e in w.expected.values())
+
+
+class Third(Faults):
+    """Launches number 4, 5 and 7 fail without effect; the step between is in flight when the last one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = 0
+
+    def strike(self, step: int) -> Fault | None:
+        self.launches += 1
+        return Fault(step, "launch", Effect.NO_EFFECT) if self.launches in (4, 5, 7) else None
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_missed_launch_first_retires_what_is_in_flight(in_flight: int) -> None:
+    """Those steps commit: giving up forgot them, and the executor still had them to be collected."""
+    executor = MockExecutor(seed=5, faults=Third(), strict_handout=False)
+    engine = Engine(shape(), executor, 100_000, Policy(steps_in_flight=in_flight))
+    engine.submit(Request(0, [1] * 30, 20))
+    outputs = list(engine.run())
+    assert [out.reason for out in outputs if out.finished] == ["length"]
+    assert engine.stats()["failures"] == 3 and not executor.violations
