@@ -138,7 +138,7 @@ def test_a_commit_between_starts_the_count_again() -> None:
 
 
 class Third(Faults):
-    """Launches number 4, 5 and 7 fail without effect; the step between is in flight when the last one does."""
+    """The 4th step fails, then a launch without effect, and another one while the step between is in flight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,9 @@ class Third(Faults):
 
     def strike(self, step: int) -> Fault | None:
         self.launches += 1
-        return Fault(step, "launch", Effect.NO_EFFECT) if self.launches in (4, 5, 7) else None
+        if self.launches == 4:
+            return Fault(step, "collect")
+        return Fault(step, "launch", Effect.NO_EFFECT) if self.launches in (5, 7) else None
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
