@@ -3,8 +3,8 @@
     python -m k3mem.fuzz.hunt NAME SECONDS [nothing]
 
 `k3mem fuzz prove` runs this once a mutant, in a process of its own: a bug may hang or crash it. It writes one JSON a
-line: {"seed": n} before each world, so that a process that dies has said where, and at last the verdict. With
-`nothing` no bug is planted: the code itself has it (a patched copy).
+line: {"seed": n, "at": CPU seconds} before each world, so that a process that dies has said where and when, and at last
+the verdict. With `nothing` no bug is planted: the code itself has it (a patched copy).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _say(line: dict[str, Any]) -> None:
 
 def _begin(seed: int) -> None:
     """A world that takes too long ends the process, wherever it hangs."""
-    _say({"seed": seed})
+    _say({"seed": seed, "at": round(time.process_time(), 2)})
     signal.setitimer(signal.ITIMER_VIRTUAL, WORLD_SECONDS)
 
 

@@ -19,14 +19,16 @@ from k3mem.sched.lanes import Phase
 MINOR = (Kind.CHUNK_END, Kind.INTERVAL)
 
 
-def look(core: Core, plan: Plan, waited: dict[object, int]) -> None:
-    """All of it. `waited`: plans for which each request had waited before this one. O(plan + queue x lanes)."""
+def look(core: Core, plan: Plan, waited: dict[object, int], still: bool) -> None:
+    """All of it. `waited`: plans for which each request had waited before this one. `still`: nothing has moved for it,
+    written or not. O(plan + queue x lanes)."""
     moved(core, plan)
     victims(core, plan)
     reserved(core)
     chunks(core, plan)
     decodes(core, plan)
-    targets(core, plan)
+    if still:
+        targets(core, plan)
     followers(core, waited)
 
 
@@ -85,12 +87,13 @@ def decodes(core: Core, plan: Plan) -> None:
 
 
 def targets(core: Core, plan: Plan) -> None:
-    """Where states are short, targets that matter come before chunk ends, and whoever waits before both."""
+    """Where states are short, targets that matter come before chunk ends, and whoever waits before both. Not where
+    entries moved: moves that an earlier demand had to pay for may be enough for a later one."""
     b = core.open
     assert b is not None
     taken = [(row, depth, kind) for row in b.prefill for depth, _, kind in row.targets]
     ends = [(row, depth) for row, depth, kind in taken if kind == Kind.CHUNK_END]
-    if not core.policy.caching or not ends or len(plan.moves):  # moves under way may help the later one of two
+    if not core.policy.caching or not ends:
         return
     for row in b.prefill:
         has = {depth for other, depth, _ in taken if other is row}

@@ -140,7 +140,8 @@ def read_lines(name: str, code: int, lines: list[dict[str, Any]], errors: str) -
         last = (errors.strip().splitlines() or ["no message"])[-1]
         hung = code == -signal.SIGVTALRM
         what = f"a world took more than {WORLD_SECONDS} s" if hung else f"exit code {code}: {last}"
-        return len(seeds), Hunted([first], "liveness" if hung else "check", what, 0.0)
+        took = max((line.get("at", 0.0) for line in lines), default=0.0) + (WORLD_SECONDS if hung else 0)
+        return len(seeds), Hunted([first], "liveness" if hung else "check", what, took)
     last_line = verdicts[-1]
     worlds = last_line.pop("seeds")
     out = Hunted([seeds[worlds - 1]], **last_line)

@@ -6,7 +6,7 @@ Everything is injected: the clock, the drafter, the failures, the order in which
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,8 @@ class Steps:
         self.steps = self.failed = self.in_a_row = 0
         self.done = np.full(config.running, -1, np.int32)
         """[lane] generation of its newest tenant that the device has ended."""
+        self.pinned: dict[Hashable, float] = {}
+        """Session -> when its newest pin ends."""
         self.empty_at = -1
         """Steps done when a plan was empty last."""
         self.evicted = 0
@@ -155,14 +157,17 @@ class Steps:
         self.oracle.settle(self.core.jobs, self.roomy())
         jobs, seen = list(self.core.jobs), self.core.cache.log.seq
         waited = {job.request.id: job.waits for job in self.core.jobs.values()}
+        moved = self.core.cache.arena.moves_count
+        held = set(self.core.pins._pins)
         self.open = self.engine.plan()
+        self._pins(held)
         for event in self.engine.events(seen):
             if event.kind == "retract":
                 self.oracle.retracted(event.id, jobs)
         if self.open is not None:
             for source, _ in self.core.open.restores:
                 self.recency.use(source)
-            manners.look(self.core, self.open, waited)
+            manners.look(self.core, self.open, waited, self.core.cache.arena.moves_count == moved)
             self.oracle.order((seat.job.request.id for seat, _, _ in self.core.open.admitted),
                               (job.request.id for job in self.core.queue if not job.waits))
         for job in self.core.queue:
@@ -173,6 +178,15 @@ class Steps:
         if self.open is None and self.core.waits_for not in ("commit", "nothing", "memory", "leases"):
             raise Found("liveness", f"no plan, and no reason but {self.core.waits_for!r}")
         self.oracle.expired(self.now if self._answered() else -1.0)
+
+    def _pins(self, held: set[Hashable]) -> None:
+        """After a plan: no pin outlives its time, and none of those `held` before ends early where memory is plenty."""
+        there = set(self.core.pins._pins)
+        for session, until in self.pinned.items():
+            if until <= self.now and session in there:
+                raise Found("oracle", f"session {session} is pinned at {self.now}, though only until {until}")
+            if until > self.now and session in held - there and self.roomy():
+                raise Found("oracle", f"the pin of session {session} until {until} has ended at {self.now}")
 
     def _answered(self) -> bool:
         """Ends that no commit reports are taken at once, so that the oracle knows of them."""

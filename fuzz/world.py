@@ -140,6 +140,7 @@ class World(Steps):
 
     def _pin(self, a: act.Pin) -> None:
         self.engine.pin(a.session, a.ttl)
+        self.pinned[a.session] = self.now + a.ttl
 
     def _unpin(self, a: act.Unpin) -> None:
         self.engine.unpin(a.session)

@@ -213,12 +213,11 @@ class Engine:
             return self.scheduler.launched(plan, ticket)
 
     def _launch_failed(self, plan: Plan, effect: Effect) -> None:
-        """Without effect the plan is cancelled. Else the steps before it are retired first, then it fails itself.
-        Before the executor is given up they are retired as well: a commit among them shows that it still works."""
+        """The steps before it are retired first: the next plan is a resync, which waits for them anyway, and what they
+        commit counts against giving up. Without effect the plan is cancelled before that, else it fails after it."""
         if effect == Effect.NO_EFFECT:
             self.scheduler.cancel(plan)
-            if self.scheduler.core.failures + 1 >= MAX_FAILURES:
-                self._retire_down_to(0)
+            self._retire_down_to(0)
             self.scheduler.missed()
             return
         flight = self.scheduler.launched(plan, None)

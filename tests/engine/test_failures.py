@@ -198,3 +198,28 @@ def test_a_step_in_flight_is_retired_before_the_executor_is_given_up() -> None:
     assert ends == {0: "length", 1: "length", 2: "length"}
     assert engine.stats()["failures"] == 3
     assert not executor.violations
+
+
+class Third(Faults):
+    """The 4th step fails, then a launch without effect, and another one while the step between is in flight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = 0
+
+    def strike(self, step: int) -> Fault | None:
+        self.launches += 1
+        if self.launches == 4:
+            return Fault(step, "collect")
+        return Fault(step, "launch", Effect.NO_EFFECT) if self.launches in (5, 7) else None
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_missed_launch_first_retires_what_is_in_flight(in_flight: int) -> None:
+    """Those steps commit: giving up forgot them, and the executor still had them to be collected."""
+    executor = MockExecutor(seed=5, faults=Third(), strict_handout=False)
+    engine = Engine(shape(), executor, 100_000, Policy(steps_in_flight=in_flight))
+    engine.submit(Request(0, [1] * 30, 20))
+    outputs = list(engine.run())
+    assert [out.reason for out in outputs if out.finished] == ["length"]
+    assert engine.stats()["failures"] == 3 and not executor.violations
