@@ -18,7 +18,6 @@ from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
 from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched.core import Drafter, Flight
-from k3mem.sched.failure import MAX_FAILURES
 from k3mem.sched.job import Job
 from k3mem.sched.scheduler import Scheduler
 from k3mem.shape import Shape
