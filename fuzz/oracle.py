@@ -185,9 +185,9 @@ class Oracle:
         for row, (number, count) in enumerate(zip(rows.ids.tolist(), rows.accepted.tolist(), strict=True)):
             start, end = end, end + count
             if row in rows.own:
-                out = rows.own[row]
-                if out is not None:
-                    self.take(out, now)
+                own = rows.own[row]
+                if own is not None:
+                    self.take(own, now)
             elif count:
                 line = lines[number]
                 at, want = line.prompt + line.got, line.tokens
