@@ -508,7 +508,7 @@ class World:
             raise Found("oracle", self.executor.violations[0])
         if self.config.audit_every and self.steps % self.config.audit_every == 0:
             self.audit()
-        if self.core.metrics.evicted > self.evicted and self.config.path_cap is None and self.roomy():
+        if self.roomy() and self.config.path_cap is None and self.core.metrics.evicted > self.evicted:
             raise Found("floor", "memory is plenty, and a checkpoint was evicted")
 
     def look(self) -> None:
