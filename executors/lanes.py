@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from k3mem.plan import Done, Seat
+from k3mem.native import ffi, lib
+from k3mem.plan import Done, Plan, Seat
 from k3mem.types import Int32, Int64, UInt8
 
 UInt64 = npt.NDArray[np.uint64]
@@ -21,6 +23,7 @@ GENERATION, DEPTH, LAST, DONE, PROMPT, LIMIT, BASE, END, PLAIN_END = range(9)
 """Columns. BASE + p is the place in the pool of the script's token at position p, valid below END. PLAIN_END is END,
 or -1 for a lane with stop ids: it must go token by token."""
 
+INTS, LONGS, BYTES = (ffi.typeof(f"{name}[]") for name in ("int32_t", "int64_t", "uint8_t"))
 EMPTY = -1
 """GENERATION of a lane without a tenant."""
 
@@ -36,6 +39,12 @@ class Lanes:
         self._pool: Int32 = np.zeros(1024, np.int32)
         self._used = 0
         self._scripts: dict[int, tuple[int, int]] = {}
+        self._raw, self._rows, self._work = ffi.new("k3_sim *"), ffi.new("k3_sim_rows *"), ffi.new("k3_sim_work *")
+        self._stamp: Int64 = np.zeros(lanes, np.int64)
+        self._kept: list[Any] = [ffi.from_buffer(array) for array in (self.table, self._stamp, self._keys)]
+        raw, (table, stamp, keys) = self._raw, self._kept
+        raw.table, raw.stamp = ffi.cast("int64_t *", table), ffi.cast("int64_t *", stamp)
+        raw.keys, raw.lanes, raw.vocab = ffi.cast("uint64_t *", keys), lanes, vocab
         self.clear()
 
     def clear(self) -> None:
@@ -145,6 +154,33 @@ class Lanes:
         self.table[lane] = rows
         return count, tokens, rows[:, DONE].astype(np.uint8)
 
+    def run(self, plan: Plan) -> Ran | None:
+        """All rows of a plan at once, in C, where every row is PREFILL or DECODE, fits its lane, and no lane has stop
+        ids; else None, with nothing changed. O(rows + tokens)."""
+        n = len(plan.kind)
+        arrays = (plan.lane, plan.generation, plan.start, plan.length, plan.token_offset, plan.tokens)
+        plain = [a.dtype == np.int32 and a.flags.c_contiguous for a in arrays]
+        plain += [a.itemsize == 1 and a.flags.c_contiguous for a in (plan.kind, plan.sample)]
+        if not all(plain) or [len(a) for a in (*arrays[:5], plan.sample)] != [n, n, n, n, n + 1, n]:
+            return None
+        raw, rows, work = self._raw, self._rows, self._work
+        keep = [ffi.from_buffer(INTS, a) for a in arrays]
+        rows.lane, rows.generation, rows.start, rows.length, rows.offset, rows.tokens = keep
+        kind, sample = ffi.from_buffer(BYTES, plan.kind), ffi.from_buffer(BYTES, plan.sample)
+        pool = ffi.from_buffer(INTS, self._pool)
+        rows.kind, rows.sample, rows.n, rows.repeat, raw.pool = kind, sample, n, plan.repeat, pool
+        rows.n_tokens = len(plan.tokens)
+        total = lib.k3_sim_judge(raw, rows)
+        if total < 0:
+            return None
+        accepted, tokens, done = np.empty(n, np.int32), np.empty(total, np.int32), np.empty(n, np.uint8)
+        depths = np.empty((2, n), np.int64)
+        at = ffi.from_buffer(LONGS, depths)
+        lib.k3_sim_run(raw, rows, ffi.from_buffer(INTS, accepted), ffi.from_buffer(BYTES, done), at, at + n,
+                       ffi.from_buffer(INTS, tokens), work)
+        return Ran(accepted, tokens, done, depths[0], depths[1], work.prefill_tokens, work.prefill_context,
+                   work.decode_rows, work.context_sum)
+
     def _decode_by_column(self, lane: Int32, rows: Int64, k: int) -> tuple[Int64, Int32]:
         count = np.zeros(len(rows), np.int64)
         columns: list[Int64] = []
@@ -167,6 +203,20 @@ class Lanes:
             return count, np.zeros(0, np.int32)
         grid = np.stack(columns, axis=1)
         return count, grid[np.arange(len(columns)) < count[:, None]].astype(np.int32)
+
+
+class Ran(NamedTuple):
+    """What rows brought and cost; see `SimExecutor`."""
+
+    accepted: Int32
+    tokens: Int32
+    done: UInt8
+    before: Int64
+    after: Int64
+    prefill_tokens: int
+    prefill_context: int
+    decode_rows: int
+    context_sum: int
 
 
 def budget(rows: Int64, k: int) -> Int64:

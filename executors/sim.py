@@ -1,6 +1,7 @@
 """The `sim` executor: a virtual clock and a cost model in place of a model.
 
-It keeps lanes (`lanes.py`), checks that plans fit them, and says when each step ends (`cost.py`). It holds no bytes:
+It keeps lanes (`lanes.py`), checks that plans fit them, and says when each step ends (`cost.py`). Rows that fit run in
+C; VERIFY rows, lanes with stop ids and whatever is wrong with a plan are for the Python below. It holds no bytes:
 pages, tables and zeroing pass without effect. A plan's outcome is known when it is launched, since all it depends on
 was launched before; `collect` lets the clock reach its end.
 """
@@ -222,6 +223,9 @@ class SimExecutor:
         return rows
 
     def _run(self, plan: Plan, k: int) -> _Work:
+        ran = self._lanes.run(plan)
+        if ran is not None:
+            return _Work(*ran)
         lanes = plan.lane.tolist()
         if len(set(lanes)) != len(lanes):
             raise RuntimeError(f"step {plan.step}: two rows of one lane")

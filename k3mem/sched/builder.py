@@ -112,11 +112,10 @@ class Builder:
         if verify:
             kind[:decode][length > 1] = VERIFY
         if prefill:
-            rest = np.array([(r.seat.lane, r.start, r.end - r.start) for r in prefill], np.int32)
-            if decode:
-                lane, start, length = (np.concatenate((a, rest[:, i])) for i, a in enumerate((lane, start, length)))
-            else:
-                lane, start, length = rest.T.copy()
+            rows = np.empty((3, n), np.int32)
+            rows[0, :decode], rows[1, :decode], rows[2, :decode] = lane, start, length
+            rows[:, decode:] = np.array([(r.seat.lane, r.start, r.end - r.start) for r in prefill], np.int32).T
+            lane, start, length = rows
             sample[decode:] = [r.samples for r in prefill]
             kind[decode:] = PREFILL
         if verify or prefill:
