@@ -16,7 +16,7 @@ from k3mem.fuzz.world import VOCAB, World
 GRIDS = ((16, 16), (16, 16), (8, 16), (4, 8), (1, 4), (64, 64), (16, 64))
 """(page tokens, state chunk)."""
 CAPS: tuple[tuple[int | None, ...], ...] = ((None, None, None, 0, 1, 2), (None,) * 12 + (0, 1, 2))
-"""Caps of a path: where memory is tight, and where it is plenty."""
+"""Caps of a path: rarely none, and mostly none."""
 HABITS: dict[str, tuple[float, float]] = {
     "step": (4.0, 12.0), "halves": (0.0, 2.0), "submit": (1.0, 3.0), "abort": (0.0, 0.5), "clock": (0.1, 1.0),
     "again": (0.0, 0.1), "toolarge": (0.0, 0.05), "fail": (0.0, 0.4), "pin": (0.0, 0.3), "flush": (0.0, 0.08),
@@ -29,30 +29,31 @@ LENGTHS = (80, 150, 150, 300, 300, 1500)
 
 
 def draw_config(rng: random.Random, seed: int) -> Config:
-    """A world's configuration: tight, crowded (many at once in little: several rounds of moves in a plan), middling or
-    roomy, each policy on or off."""
-    size = rng.choice(("tight", "tight", "tight", "crowded", "crowded", "middling", "roomy", "roomy"))
+    """A world's configuration: tight, lone (one or two at once, nobody else to retract), crowded (many at once in
+    little: several rounds of moves in a plan), middling or roomy, each policy on or off."""
+    size = rng.choice(("tight", "tight", "tight", "lone", "lone", "crowded", "crowded", "middling", "roomy", "roomy"))
     crowded = size == "crowded"
-    page, chunk = (16, 16) if crowded else rng.choice(GRIDS)
+    page, chunk = (16, 16) if crowded else rng.choice(((8, 16), (8, 8), (4, 8)) if size == "lone" else GRIDS)
     grid = max(page, chunk)
     state_bytes = 640 if crowded else rng.choice((640, 640, 1600, 6400))
-    tokens = {"tight": rng.randint(140, 320), "crowded": rng.randint(140, 240), "middling": rng.randint(600, 1200),
-              "roomy": 60_000}[size]
-    states = {"tight": rng.randint(1, 4), "crowded": rng.randint(3, 8), "middling": rng.randint(6, 16),
-              "roomy": 8_000}[size]
-    running = 8 if crowded else rng.choice((1, 2, 3, 4, 6, 8))
+    tokens = {"tight": rng.randint(140, 320), "lone": rng.randint(110, 190), "crowded": rng.randint(140, 240),
+              "middling": rng.randint(600, 1200), "roomy": 60_000}[size]
+    states = {"tight": rng.randint(1, 4), "lone": rng.randint(1, 2), "crowded": rng.randint(3, 8),
+              "middling": rng.randint(6, 16), "roomy": 8_000}[size]
+    running = 8 if crowded else rng.randint(1, 2) if size == "lone" else rng.choice((1, 2, 3, 4, 6, 8))
     return Config(
         seed=seed, page_tokens=page, state_chunk=chunk, state_bytes=state_bytes, states=states,
         pages=-(-tokens // page) + 1, running=running,
         budget=rng.choice((100, 400) if crowded else (7, 24, 48, 48, 100, 400)),
         in_flight=rng.choice((0, 1, 1, 1, 2, 3)),
         split=rng.random() < 0.15, eager=rng.random() < 0.3, move_pages=rng.choice((0, 0, 0, 1, 1, 8)),
-        interval=rng.choice((None, 16, 32)), path_cap=rng.choice(CAPS[size == "roomy"]),
+        interval=rng.choice((None, 16, 32)), path_cap=rng.choice(CAPS[size in ("lone", "roomy")]),
         deterministic=rng.random() < 0.15, chunk_ends=rng.random() < 0.8, follow=rng.random() < 0.8,
         caching=rng.random() < 0.96, ghost_tokens=rng.choice((None, None, 0, 200)),
         window=min(grid, rng.choice((1, 1, 2, 4, 8))), draft_chance=rng.choice((0.0, 0.5, 0.8, 1.0)),
         capture=rng.choice(("any", "any", "grid", "final")), shuffle=rng.random() < 0.8,
-        check_every=rng.choice((1, 2, 5)) if size in ("tight", "crowded") else 8, audit_every=rng.choice((16, 64)),
+        check_every=rng.choice((1, 2, 5)) if size in ("tight", "lone", "crowded") else 8,
+        audit_every=rng.choice((16, 64)),
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
     )
 

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
     "cli": GROUND | {"replay", "executors", "fuzz"},
     "__main__": {"cli"},
-    "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics",
+    "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",
                       "executors"},
     # the package's face: lazily
     "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request", "events"},
