@@ -79,6 +79,9 @@ def hunt(name: str, plant: Callable[[], Plant], seconds: float = SECONDS,
 def _note(out: Hunted, outcome: Outcome) -> None:
     assert outcome.found is not None
     out.by, out.what = outcome.found.by, outcome.found.what
+    if "<locals>" in out.what:  # a wrapper of ours was called in a way that it does not know: that is no kill
+        out.by, out.what = "", f"the plant itself is broken: {out.what}"
+        return
     said: Explained = explain(outcome)
     out.race, out.in_order = said.race, said.in_order
 

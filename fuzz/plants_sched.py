@@ -40,10 +40,10 @@ def retracted_loses_its_rank() -> Plant:
     """A retracted request queues up behind everybody: two of them retract each other."""
 
     def make(old: Any) -> Any:
-        def retract(core: Core, seat: Seated, now: bool = True) -> None:
-            seat.job.serial = core.serial
-            core.serial += 1
-            old(core, seat, now)
+        def retract(core: Core, seat: Seated) -> None:
+            seat.job.admission = core.admissions
+            core.admissions += 1
+            old(core, seat)
         return retract
 
     return all_of(patched(close, "retract", make), patched(decode, "retract", make), patched(admit, "retract", make))
@@ -120,8 +120,8 @@ def tokens_twice() -> Plant:
     """The tokens of a retracted request come out again."""
 
     def make(old: Any) -> Any:
-        def book(core: Core, seat: Seated, tokens: Any, done: int, times: Any) -> Any:
-            out = old(core, seat, tokens, done, times)
+        def book(core: Core, seat: Seated, *more: Any) -> Any:
+            out = old(core, seat, *more)
             if out is not None and seat.job.retractions and out.tokens:
                 import msgspec
 

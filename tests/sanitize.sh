@@ -33,7 +33,8 @@ export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktra
 LD_PRELOAD="$(${CC:-gcc} -print-file-name=libasan.so) $(${CC:-gcc} -print-file-name=libubsan.so)"
 
 suites=
-for suite in radix pool replay/test_bound_prices.py executors/test_mock*.py; do
+for suite in radix pool replay/test_bound_prices.py executors/test_mock*.py \
+    executors/test_sim_rows.py engine/test_lanes.py engine/test_check_bites.py; do
     for path in tests/$suite; do
         [ -e "$path" ] && suites="$suites $path"
     done
