@@ -158,6 +158,8 @@ class Actors:
 
     def _fail(self, world: World) -> list[Action]:
         rng = self.rng
+        if rng.random() < 0.3:
+            return [do.Fail("collect", rng.choice(self.effects), rowless=True)]
         return [do.Fail(rng.choice(("launch", "collect")), rng.choice(self.effects))
                 for _ in range(rng.choice((1, 1, 1, 1, 2, 3)))]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from k3mem.engine import Engine
 from k3mem.fuzz.oracle import Found
-from k3mem.plan import Result
+from k3mem.plan import Plan, Result
 from k3mem.radix import Kind
 from k3mem.radix.tree import Published
 from k3mem.request import Outputs
@@ -25,6 +26,10 @@ class News:
         """Steps that committed; 0: before the first."""
         self.published: dict[tuple[int, str], list[int]] = {}
         """(depth, kind) -> steps that published such a checkpoint, while no event has told of them."""
+        self.seated: dict[object, tuple[int, int]] = {}
+        """Request -> (depth at which the plan being launched seats it, tokens that it computes again)."""
+        self.again = 0
+        """Tokens computed again so far."""
         scheduler, tree = engine.scheduler, engine.scheduler.core.cache.tree
         self._commit, self._publish = scheduler.commit, tree.publish
         scheduler.commit, tree.publish = self.commit, self.publish  # type: ignore[method-assign]
@@ -53,7 +58,24 @@ class News:
             kinds[event.kind] += 1
             if event.kind == "checkpoint":
                 self._checkpoint(event.depth, event.detail)
+            elif event.kind == "admit":
+                self._admit(event.id, event.depth)
+        counted = self.engine.scheduler.core.metrics.resumed_tokens
+        if counted != self.again:
+            raise Found("oracle", f"{counted} tokens are counted as computed again, {self.again} were")
         return kinds
+
+    def launching(self, plan: Plan, admitted: Iterable[tuple[Any, bool, int]]) -> None:
+        """A plan is about to be launched. `admitted`: its (seat, first admission, kind)."""
+        depths = {seat.lane: seat.depth for seat in plan.seats}
+        self.seated = {seat.job.request.id: (depths[seat.lane], 0 if first else seat.target - depths[seat.lane])
+                       for seat, first, _ in admitted if seat.lane in depths}
+
+    def _admit(self, request: object, depth: int) -> None:
+        told, again = self.seated.pop(request, (-1, 0))
+        if depth != told:
+            raise Found("oracle", f"an event tells that request {request} was let in at {depth}, the plan {told}")
+        self.again += again
 
     def _checkpoint(self, depth: int, kind: str) -> None:
         stamps = self.published.get((depth, kind), [])

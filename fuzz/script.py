@@ -135,11 +135,13 @@ class Commit(msgspec.Struct, frozen=True, tag=True):
     """The fetched result is booked (fetched first, if need be)."""
 
 
-class Fail(msgspec.Struct, frozen=True, tag=True):
+class Fail(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The next launched step will fail."""
 
     at: Literal["launch", "collect"] = "collect"
     effect: Effect = Effect.UNKNOWN
+    rowless: bool = False
+    """Instead the next one that seats somebody without a row."""
 
 
 class Clock(msgspec.Struct, frozen=True, tag=True):

@@ -107,7 +107,7 @@ class Steps:
         launch, collect = recorder.launch, recorder.collect
 
         def launched(plan: Plan) -> Any:
-            plan = plan if self.mangle is None else self.mangle(plan)
+            plan = self.faults.plan = plan if self.mangle is None else self.mangle(plan)
             try:
                 return launch(plan)
             except StepFailed:
@@ -203,6 +203,7 @@ class Steps:
                 job, depth = seat.job, depths.get(seat.lane, -1)
                 self.oracle.admitted(job.request.id, job.hit, depth, self.roomy(), seat.target)
             self.oracle.launched(self.core, plan, made)
+            self.news.launching(plan, self.core.open.admitted)
             try:
                 self.engine.launch(plan)
             except ExecutorFailed:

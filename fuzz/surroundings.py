@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from k3mem.executors.mock import Fault, Faults
+from k3mem.plan import Plan
 from k3mem.types import Int32
 
 if TYPE_CHECKING:
@@ -18,17 +19,33 @@ VOCAB = 97
 
 
 class NextFault(Faults):
-    """Failures that are told beforehand: the next launched step takes the first."""
+    """Failures that are told beforehand: the next launched step takes the first; one of them waits for a step that
+    seats somebody without a row."""
 
     def __init__(self) -> None:
         super().__init__()
         self.due: list[Fault] = []
+        self.rowless: Fault | None = None
+        self.plan: Plan | None = None
+        """What is being launched."""
 
     def strike(self, step: int) -> Fault | None:
-        if not self.due:
-            return None
-        fault = self.due.pop(0)
-        return Fault(step, fault.at, fault.effect)
+        fault = None
+        if self.due:
+            fault = self.due.pop(0)
+        elif self.rowless is not None and self.plan is not None and _rowless(self.plan):
+            fault, self.rowless = self.rowless, None
+        return None if fault is None else Fault(step, fault.at, fault.effect)
+
+    def clear(self) -> None:
+        """No more failures."""
+        self.due.clear()
+        self.rowless = None
+
+
+def _rowless(plan: Plan) -> bool:
+    """Whether a plan seats somebody who has no row in it."""
+    return not plan.resync and bool({seat.lane for seat in plan.seats} - set(plan.lane.tolist()))
 
 
 class Knowing:

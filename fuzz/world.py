@@ -132,7 +132,9 @@ class World(Steps):
     # -- misfortune, time, the whole cache
 
     def _fail(self, a: act.Fail) -> None:
-        if len(self.faults.due) < 3:
+        if a.rowless:
+            self.faults.rowless = Fault(0, a.at, a.effect)
+        elif len(self.faults.due) < 3:
             self.faults.due.append(Fault(0, a.at, a.effect))
 
     def _clock(self, a: act.Clock) -> None:
@@ -227,7 +229,7 @@ class World(Steps):
         return 3 * cost + 4 * MOST_FLIGHTS + 40
 
     def _settle(self) -> None:
-        self.faults.due.clear()
+        self.faults.clear()
         self.before = None
         self.transfers.end_all()
         bound, steps = self.bound(), 0
