@@ -24,13 +24,19 @@ HABITS: dict[str, tuple[float, float]] = {
     "echo": (0.0, 0.6), "choir": (0.0, 0.3),
 }
 """Weights (least, most) of what happens; a habit is off with chance 0.4 where its least is 0."""
+WIDE = 0.05
+"""Chance of a world with the lanes of a server."""
 LENGTHS = (80, 150, 150, 300, 300, 1500)
+WIDE_LENGTH = 1500
 """Actions a world."""
 
 
 def draw_config(rng: random.Random, seed: int) -> Config:
     """A world's configuration: tight, lone (one or two at once, nobody else to retract), crowded (many at once in
-    little: several rounds of moves in a plan), middling or roomy, each policy on or off."""
+    little: several rounds of moves in a plan), middling or roomy, each policy on or off; rarely wide, as large as a
+    server."""
+    if rng.random() < WIDE:
+        return _wide(rng, seed)
     size = rng.choice(("tight", "tight", "tight", "lone", "lone", "crowded", "crowded", "middling", "roomy", "roomy"))
     crowded = size == "crowded"
     page, chunk = (16, 16) if crowded else rng.choice(((8, 16), (8, 8), (4, 8)) if size == "lone" else GRIDS)
@@ -58,6 +64,18 @@ def draw_config(rng: random.Random, seed: int) -> Config:
     )
 
 
+def _wide(rng: random.Random, seed: int) -> Config:
+    """Many lanes in memory for about half of what they want: most events of a long run come from here."""
+    running = rng.choice((32, 64, 128))
+    return Config(
+        seed=seed, states=running * rng.choice((1, 2)), pages=running * rng.choice((8, 16)), running=running,
+        budget=rng.choice((512, 2048)), in_flight=rng.choice((0, 1, 1, 2)), eager=rng.random() < 0.3,
+        move_pages=rng.choice((0, 0, 64)), path_cap=rng.choice((None, None, 2)), chunk_ends=rng.random() < 0.8,
+        follow=rng.random() < 0.8, ghost_tokens=rng.choice((None, 2000)), window=rng.choice((1, 1, 1, 4)),
+        shuffle=rng.random() < 0.5, check_every=64, audit_every=256, fast_forward=rng.random() < 0.2,
+    )
+
+
 class Actors:
     """What happens next in one world. Deterministic: the same seed and the same world give the same actions."""
 
@@ -73,6 +91,9 @@ class Actors:
         self.longest = draw.choice((60, 120, 120, 240))
         self.most_new = draw.choice((1, 4, 20, 40))
         self.most_waiting = draw.choice((2, 8, 8, 24))
+        self.wide = config.running > 16
+        if self.wide:
+            self.longest, self.most_new, self.most_waiting = 400, 200, config.running + 16
         self.salts = draw.choice((("",), ("", "", "b"), ("", "b", "c")))
         self.adapters = draw.choice((("",), ("",), ("", "lora")))
         self.effects = draw.choice((list(Effect), [Effect.UNKNOWN], [Effect.NO_EFFECT, Effect.UNKNOWN]))
@@ -100,7 +121,7 @@ class Actors:
     # -- habits: each gives what follows
 
     def _step(self, world: World) -> list[Action]:
-        return [do.Step(self.rng.choice((1, 1, 1, 2, 4)))]
+        return [do.Step(self.rng.choice((4, 8) if self.wide else (1, 1, 1, 2, 4)))]
 
     def _halves(self, world: World) -> list[Action]:
         """One or two steps in halves, with something else in a window of them."""
@@ -120,7 +141,8 @@ class Actors:
     def _submit(self, world: World) -> list[Action]:
         if len(world.core.jobs) >= self.most_waiting:
             return [do.Step()]
-        return [self.request(world) for _ in range(self.rng.choice((1, 1, 1, 2, 3)))]
+        most = self.most_waiting - len(world.core.jobs)
+        return [self.request(world) for _ in range(self.rng.choice((8, most) if self.wide else (1, 1, 1, 2, 3)))]
 
     def _storm(self, world: World) -> list[Action]:
         """Many at once, of rising priority."""

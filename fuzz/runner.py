@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from k3mem.fuzz import alone
-from k3mem.fuzz.actors import LENGTHS, Actors, draw_config
+from k3mem.fuzz.actors import LENGTHS, WIDE_LENGTH, Actors, draw_config
 from k3mem.fuzz.oracle import Found
 from k3mem.fuzz.record import Sink
 from k3mem.fuzz.script import Action, Config, Script
@@ -42,7 +42,7 @@ def run_seed(seed: int, config: Config | None = None, length: int | None = None,
     drawn = draw_config(rng, seed) if config is None else config
     drawn = msgspec.structs.replace(drawn, **changes)
     actors = Actors(seed, drawn, rng)
-    most = length or rng.choice(LENGTHS)
+    most = length or (WIDE_LENGTH if actors.wide else rng.choice(LENGTHS))
     actions: list[Action] = []
 
     def taken(world: World) -> Iterator[Action]:
