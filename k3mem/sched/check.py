@@ -10,6 +10,7 @@ import numpy as np
 
 from k3mem.errors import Corrupted
 from k3mem.plan import Row
+from k3mem.sched.check_sessions import check_sessions
 from k3mem.sched.core import Core
 from k3mem.sched.follow import MAX_SLOTS
 from k3mem.sched.job import Job, Seated
@@ -22,7 +23,7 @@ def check(core: Core) -> None:
     core.lanes.check()
     check_jobs(core)
     if core.sessions is not None:
-        core.sessions.check(core.jobs)
+        check_sessions(core.sessions, core.jobs)
     check_flights(core)
     for seat in core.lanes.taken():
         check_lane(core, seat)
