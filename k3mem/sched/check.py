@@ -10,11 +10,11 @@ import numpy as np
 
 from k3mem.errors import Corrupted
 from k3mem.plan import Row
-from k3mem.sched.check_sessions import check_sessions
 from k3mem.sched.core import Core
 from k3mem.sched.follow import MAX_SLOTS
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Phase
+from k3mem.sched.sessions_check import check_sessions
 from k3mem.types import NO_STATE, NodeId
 
 

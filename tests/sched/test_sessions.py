@@ -12,11 +12,11 @@ import pytest
 from k3mem.errors import Corrupted
 from k3mem.policy import SessionAdmission
 from k3mem.request import Request
-from k3mem.sched.check_sessions import check_sessions
 from k3mem.sched.family import STATES
 from k3mem.sched.job import Job
 from k3mem.sched.learn import FEW, MEMORY, Pauses, Pressure
 from k3mem.sched.sessions import Sessions
+from k3mem.sched.sessions_check import check_sessions
 from k3mem.types import ScopeId
 
 SPAN = 10
