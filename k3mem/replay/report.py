@@ -261,17 +261,17 @@ def _times_table(report: Mapping[str, Any]) -> Table:
 def _sessions_table(report: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
-    admission, rows = report["admission"], [("session completion", report["session_completion"])]
+    admission, rows = report["admission"], [("completion", report["session_completion"])]
     note = f"{report['session_completion']['count']:,} sessions"
     if admission["bound"] is not None:
-        rows.append(("wait of held requests", admission["wait"]))
-        note += (f"; {admission['held']:,} requests held, none longer than {admission['bound']:,.0f} s and a step; "
+        rows.append(("held", admission["wait"]))
+        note += (f"; {admission['held']:,} requests held, for at most {admission['bound']:,.0f} s and a step; "
                  f"{admission['overdue']:,} let in for that, {admission['suspended']:,} suspensions")
     table = Table(title="Sessions (s)", title_justify="left", caption=note)
     columns = ("mean", *(f"p{q}" for q in PERCENTILES), "max")
     _columns(table, columns)
     for name, values in rows:
-        table.add_row(name, *(_number(values[c], "{:,.1f}") for c in columns))
+        table.add_row(name, *(_number(values[c], "{:,.0f}") for c in columns))
     return table
 
 

@@ -16,6 +16,7 @@ from k3mem.sched.core import Core
 from k3mem.sched.follow import MAX_SLOTS
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Phase
+from k3mem.sched.sessions_check import check_sessions
 from k3mem.types import NO_STATE, NodeId
 
 
@@ -25,7 +26,7 @@ def check(core: Core) -> None:
     core.lanes.check()
     check_jobs(core)
     if core.sessions is not None:
-        core.sessions.check(core.jobs)
+        check_sessions(core.sessions, core.jobs)
     check_flights(core)
     tables = suspect.Tables.of_core(core)
     for i in np.flatnonzero(suspect.lanes(core, tables)).tolist():

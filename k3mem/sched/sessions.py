@@ -24,15 +24,14 @@ Time is read at plans and submissions only, so that plans that stand for many st
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from sortedcontainers import SortedKeyList
 
-from k3mem.errors import Corrupted
 from k3mem.policy import SessionAdmission
+from k3mem.sched.family import STATES, Family, Line
 from k3mem.sched.job import Job, Rank
 from k3mem.sched.learn import Pauses, Pressure
 
@@ -40,49 +39,8 @@ MOST_GONE = 1 << 14
 """Families that are out whose last moment is remembered; the first that went are forgotten first."""
 MOST_WAITS = 1 << 16
 """Waits of held requests that are kept for statistics, the newest."""
-STATES = 2
-"""A session needs a working state, and beside it the checkpoint of its newest prompt or answer."""
 LEARN = 1 / 64
 """Weight of a new sample in a running mean."""
-
-
-@dataclass(slots=True, eq=False)
-class _Line:
-    """One session of a family that is in: one path of the tree."""
-
-    shared: int
-    """Leading tokens that were cached before its first request: others' bytes."""
-    tokens: int = 0
-    """Depth of its newest request: prompt, and the answer once that has ended."""
-    prompt: int = 0
-    pages: int = 0
-    """Counted for it in the sum of working sets."""
-    jobs: int = 0
-    """Its requests that wait in the scheduler's queue or run."""
-    last: float = -math.inf
-    """When it was last seen."""
-    over: bool = False
-    """Its caller said that it has ended."""
-
-
-@dataclass(slots=True, eq=False)
-class _Family:
-    key: Hashable
-    since: float
-    priority: int
-    lines: dict[Hashable, _Line] = field(default_factory=dict)
-    jobs: int = 0
-    turns: int = 0
-    """Requests that went in with it."""
-    suspended: bool = False
-
-    @property
-    def pages(self) -> int:
-        return sum(line.pages for line in self.lines.values())
-
-    @property
-    def states(self) -> int:
-        return STATES * len(self.lines)
 
 
 class Sessions:
@@ -107,20 +65,20 @@ class Sessions:
         """Sum of the working sets of families that are in."""
         self.holding = not policy.auto
         self._fits, self._cached = fits, cached
-        self._in: dict[Hashable, _Family] = {}
+        self._in: dict[Hashable, Family] = {}
         self._quiet: OrderedDict[Hashable, float] = OrderedDict()
         """Families in without a request inside, by the time of their last."""
         self._gone: OrderedDict[Hashable, float] = OrderedDict()
         """Families out, by the time they went; when their last request ended, inf once they are back."""
         self._roots: dict[Hashable, Hashable] = {}
         """Session -> key of its family, of families that are in."""
-        self._inside: dict[Job, _Family] = {}
+        self._inside: dict[Job, Family] = {}
         """Jobs with a session that wait in the scheduler's queue or run."""
         self._back: set[Job] = set()
         """Those of them without a lane so far whose session was in before."""
         self._arrived: OrderedDict[Job, float] = OrderedDict()
         """Held jobs in order of arrival."""
-        self._settling: list[tuple[_Family, _Line]] = []
+        self._settling: list[tuple[Family, Line]] = []
         """Lines that lost their last job since the last plan or submission."""
         self._refused: Job | None = None
         """The first of those held, if it was judged and nothing has changed since."""
@@ -295,7 +253,7 @@ class Sessions:
         staying = [f for f in self._in.values() if not f.suspended]
         pages += sum(f.pages for f in staying)
         states += sum(f.states for f in staying)
-        victims: list[_Family] = []
+        victims: list[Family] = []
         for family in sorted(staying, key=lambda f: (f.priority, f.since)):
             if self._room(pages, states) or family.priority > rank or (family.priority == rank and not overdue):
                 break
@@ -319,7 +277,7 @@ class Sessions:
         self._gone.pop(key, None)
         family = self._in.get(key)
         if family is None:
-            family = self._in[key] = _Family(key, now, first.request.priority)
+            family = self._in[key] = Family(key, now, first.request.priority)
         for job in jobs:
             self.held.remove(job)
             wait = now - self._arrived.pop(job)
@@ -341,12 +299,12 @@ class Sessions:
                 near = [job for job in near if job in self._arrived]
         return out
 
-    def _enter(self, job: Job, family: _Family, now: float, shared: int | None = None) -> None:
+    def _enter(self, job: Job, family: Family, now: float, shared: int | None = None) -> None:
         """A job of a family that is in goes to the queue."""
         session = job.request.session
         line = family.lines.get(session)
         if line is None:
-            line = family.lines[session] = _Line(self._shared(job) if shared is None else shared)
+            line = family.lines[session] = Line(self._shared(job) if shared is None else shared)
             self.states += STATES
             self._roots[session] = family.key
             self._joined = True
@@ -396,14 +354,14 @@ class Sessions:
                 return
             self._out(self._in[key], since)
 
-    def _forget_ended(self, family: _Family) -> None:
+    def _forget_ended(self, family: Family) -> None:
         """Drop sessions that have ended; a family without any goes out."""
         for session in [s for s, line in family.lines.items() if line.over and not line.jobs]:
             self._drop(family, session)
         if not family.lines:
             self._out(family, math.inf)
 
-    def _out(self, family: _Family, since: float) -> None:
+    def _out(self, family: Family, since: float) -> None:
         """A family goes out. `since`: when its last request ended; inf where nobody is expected back."""
         key = family.key
         for session in list(family.lines):
@@ -418,14 +376,14 @@ class Sessions:
             if len(self._gone) > MOST_GONE:
                 self._gone.popitem(last=False)
 
-    def _drop(self, family: _Family, session: Hashable) -> None:
+    def _drop(self, family: Family, session: Hashable) -> None:
         """Forget a session of a family that is in."""
         self.pages -= family.lines.pop(session).pages
         self.states -= STATES
         self._roots.pop(session)
         self._refused = None
 
-    def _resize(self, line: _Line, tokens: int) -> None:
+    def _resize(self, line: Line, tokens: int) -> None:
         pages = self._size(tokens, line.shared)
         self.pages += pages - line.pages
         line.tokens, line.pages = tokens, pages
@@ -437,50 +395,6 @@ class Sessions:
         if parent is None or session in self._roots:
             return self._roots.get(session, session)
         return self._roots.get(parent, parent)
-
-    # -- check
-
-    def check(self, jobs: Mapping[Hashable, Job]) -> None:
-        """Every invariant, beside all jobs by request id. Raises Corrupted. O(jobs + sessions in)."""
-        if set(self.held) != self._arrived.keys() or list(self.held) != sorted(self.held, key=_rank):
-            _fail("held jobs", [job.request.id for job in self.held], "those that arrived, by rank")
-        inside = {job for job in jobs.values() if job.request.session is not None and job not in self._arrived}
-        if inside != self._inside.keys() or not self._back <= self._inside.keys():
-            _fail("jobs inside", sorted(str(j.request.id) for j in self._inside), "the jobs of sessions, not held")
-        late = next(iter(self._arrived.values()), math.inf) + self.policy.bound
-        if self._planned > late:
-            _fail("time of the last plan", self._planned, f"{late}, when a request that is held had to go in")
-        if not self._joined and any(self._key(job) in self._in for job in self.held):
-            _fail("held jobs of families that are in", self.held, "none")
-        self._check_families()
-
-    def _check_families(self) -> None:
-        counts = Counter((family.key, job.request.session) for job, family in self._inside.items())
-        lines = [(family, session, line) for family in self._in.values() for session, line in family.lines.items()]
-        for family, session, line in lines:
-            if line.jobs != counts.pop((family.key, session), 0) or self._roots.get(session) != family.key:
-                _fail(f"session {session!r} of family {family.key!r}", line, "one with its own jobs")
-        if counts or len(self._roots) != len(lines):
-            _fail("sessions of families", [*counts, *self._roots], "lines of families that are in")
-        sums = (sum(line.pages for *_, line in lines), STATES * len(lines))
-        if (self.pages, self.states) != sums:
-            _fail("sum of working sets", (self.pages, self.states), sums)
-        settling = {id(family) for family, _ in self._settling}
-        for key, family in self._in.items():
-            if family.jobs != sum(line.jobs for line in family.lines.values()) or not family.lines:
-                _fail(f"family {key!r}: jobs", family.jobs, "those of its sessions, of which there is one at least")
-            if (key in self._quiet) != (not family.jobs) and id(family) not in settling:
-                _fail(f"family {key!r}: quiet", key in self._quiet, not family.jobs)
-            if family.suspended and not family.jobs and id(family) not in settling:
-                _fail(f"family {key!r}: suspended and quiet", True, "out")
-        if not self._quiet.keys() <= self._in.keys() or self._gone.keys() & self._in.keys():
-            _fail("families", [*self._quiet, *self._gone], "quiet ones in, gone ones out")
-        if list(self._quiet.values()) != sorted(self._quiet.values()):
-            _fail("quiet since", list(self._quiet.values()), "ascending")
-
-
-def _fail(what: str, value: object, expected: object) -> NoReturn:
-    raise Corrupted(f"sessions: {what} = {value}, but it should be {expected}")
 
 
 def _rank(job: Job) -> Rank:

@@ -12,9 +12,11 @@ import pytest
 from k3mem.errors import Corrupted
 from k3mem.policy import SessionAdmission
 from k3mem.request import Request
+from k3mem.sched.family import STATES
 from k3mem.sched.job import Job
 from k3mem.sched.learn import FEW, MEMORY, Pauses, Pressure
-from k3mem.sched.sessions import STATES, Sessions
+from k3mem.sched.sessions import Sessions
+from k3mem.sched.sessions_check import check_sessions
 from k3mem.types import ScopeId
 
 SPAN = 10
@@ -49,7 +51,7 @@ class Door:
         self._arrived[name] = self.now
         if self.sessions.arrive(job, self.now, busy):
             self._pass(job)
-        self.sessions.check(self.jobs)
+        check_sessions(self.sessions, self.jobs)
         return name
 
     def plan(self, idle: bool = False) -> list[Hashable]:
@@ -57,7 +59,7 @@ class Door:
         out = self.sessions.release(self.now, idle)
         for job in out:
             self._pass(job)
-        self.sessions.check(self.jobs)
+        check_sessions(self.sessions, self.jobs)
         return [job.request.id for job in out]
 
     def _pass(self, job: Job) -> None:
@@ -70,11 +72,11 @@ class Door:
         self.inside.remove(name)
         job.append(np.ones(answer, np.int32))
         self.sessions.left(job)
-        self.sessions.check(self.jobs)
+        check_sessions(self.sessions, self.jobs)
 
     def end(self, session: Hashable) -> None:
         self.sessions.end(session)
-        self.sessions.check(self.jobs)
+        check_sessions(self.sessions, self.jobs)
 
     @property
     def held(self) -> list[Hashable]:
@@ -300,7 +302,7 @@ def test_a_request_that_ends_while_it_is_held_leaves_nothing() -> None:
     door.plan()
     job = door.jobs.pop(b)
     assert door.sessions.remove(job) and not door.sessions.remove(job)
-    door.sessions.check(door.jobs)
+    check_sessions(door.sessions, door.jobs)
     door.finish(a)
     door.end("a")
     assert door.plan() == [] and (door.sessions.pages, door.sessions.states) == (0, 0)
@@ -325,7 +327,7 @@ def test_all_dropped_at_once() -> None:
     door.plan()
     door.sessions.clear()
     door.jobs.clear()
-    door.sessions.check(door.jobs)
+    check_sessions(door.sessions, door.jobs)
     assert (door.sessions.pages, door.sessions.states, door.held) == (0, 0, [])
 
 
@@ -472,4 +474,4 @@ def test_check_bites(spoil: Any) -> None:
     door.plan()
     spoil(door.sessions)
     with pytest.raises(Corrupted, match="sessions: "):
-        door.sessions.check(door.jobs)
+        check_sessions(door.sessions, door.jobs)
