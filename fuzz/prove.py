@@ -121,6 +121,7 @@ def hunt_apart(name: str, seconds: float, env: dict[str, str], *more: str,
     """(worlds, hunt) of a process of its own. One that dies or hangs is a kill: by `check` and by `liveness`."""
     command = [sys.executable, "-m", "k3mem.fuzz.hunt", name, str(seconds), *more]
     try:
+        env = {**env, "PYTHONSAFEPATH": "1"}  # whatever lies in the current directory
         done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True,
                               timeout=SLACK * (2 * seconds + 2 * WORLD_SECONDS))
         code, said, errors = done.returncode, done.stdout, done.stderr
