@@ -61,7 +61,8 @@ def reserved(core: Core) -> None:
 def chunks(core: Core, plan: Plan) -> None:
     """A chunk that does not end its prompt ends on the deepest grid depth that the budget reaches."""
     if core.capabilities.capture != "any":
-        return  # ends are drawn back to where the executor can capture
+        captured(core, plan)  # ends are drawn back to where the executor can capture
+        return
     left, grid = core.policy.token_budget - int(plan.length.sum()), core.shape.grid
     ends = (plan.start + plan.length).tolist()
     for i in np.flatnonzero((plan.kind == Row.PREFILL) & ~plan.sample).tolist():
@@ -69,6 +70,20 @@ def chunks(core: Core, plan: Plan) -> None:
         seat = core.lanes.seat(int(plan.lane[i]))
         if deeper <= seat.target and deeper - ends[i] <= left:
             raise Found("oracle", f"plan {plan.step}: a chunk ends at {ends[i]}; the budget reaches {deeper}")
+
+
+def captured(core: Core, plan: Plan) -> None:
+    """No chunk passes a depth that could have been captured had it ended there: one that starts off the chunk grid ends
+    at the next grid depth at most, where only chunk multiples from its start can be captured; and at its first anchor,
+    where only its end can."""
+    assert core.open is not None
+    grid, final = core.shape.grid, core.capabilities.capture == "final"
+    for row in core.open.prefill:
+        off = row.start % core.shape.state_chunk and row.end > (row.start // grid + 1) * grid
+        passed = [depth for depth in row.seat.anchors if row.start < depth < row.end]
+        if passed and (final or off):
+            raise Found("oracle", f"plan {plan.step}: a chunk [{row.start}, {row.end}) passes {passed[0]}, where a "
+                                  "checkpoint is wanted and cannot be captured")
 
 
 def decodes(core: Core, plan: Plan) -> None:
