@@ -255,8 +255,15 @@ class Actors:
             turns=(rng.randrange(n + 1),) if rng.random() < chance["turns"] else (),
             patience=rng.choice((0.05, 0.5, 3.0, 50.0)) if rng.random() < chance["deadline"] else 0.0,
             session=rng.randint(1, 4) if rng.random() < max(chance["session"], self.weights["pin"]) else 0,
-            media=(rng.randrange(n), 1 + rng.randrange(3), rng.randrange(3)) if rng.random() < chance["media"] else (),
+            media=self._media(n) if rng.random() < chance["media"] else (),
         )
+
+    def _media(self, n: int) -> tuple[int, ...]:
+        """One picture, or two side by side."""
+        rng = self.rng
+        first, count = rng.randrange(n), 1 + rng.randrange(3)
+        one = (first, count, rng.randrange(3))
+        return one if rng.random() < 0.5 else (*one, first + count, 1 + rng.randrange(3), rng.randrange(3))
 
 
 def msg_replace(request: do.Submit, **changes: object) -> do.Submit:

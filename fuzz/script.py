@@ -88,7 +88,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     session: int = 0
     """0: none."""
     media: tuple[int, ...] = ()
-    """(first, tokens, picture) of a placeholder, or ()."""
+    """(first, tokens, picture) of each placeholder, one after another; () for none."""
 
 
 class Again(msgspec.Struct, frozen=True, tag=True):

@@ -59,9 +59,9 @@ class World(Steps):
         prompt = (base.tokens[: a.take] if base is not None else []) + self.text(a.text, a.count)
         prompt = [t for t in prompt if t < VOCAB][: MAX_TOKENS // 2] or [0]
         n, stop_at = len(prompt), a.stop_at
-        media = ()
-        if a.media and a.media[0] + a.media[1] <= n:
-            media = ((a.media[0], a.media[1], b"picture %d" % a.media[2]),)  # type: ignore[assignment]
+        media = [(first, count, b"picture %d" % picture)
+                 for first, count, picture in zip(a.media[::3], a.media[1::3], a.media[2::3], strict=True)
+                 if first + count <= n]
         return Request(
             a.id, prompt, a.new, salt=a.salt, adapter=a.adapter, priority=a.priority, session=a.session or None,
             hints=[h for h in a.hints if h <= n], turn_starts=[h for h in a.turns if h <= n], media=media,
