@@ -88,6 +88,8 @@ class Actors:
             name: 0.0 if least == 0 and draw.random() < 0.4 else draw.uniform(least, most)
             for name, (least, most) in HABITS.items()
         }
+        if config.running <= 2:  # where nobody can be retracted, what transfers hold is in the way
+            self.weights["lease"] = max(0.5, self.weights["lease"])
         self.longest = draw.choice((60, 120, 120, 240))
         self.most_new = draw.choice((1, 4, 20, 40))
         self.most_waiting = draw.choice((2, 8, 8, 24))

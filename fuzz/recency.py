@@ -23,6 +23,8 @@ class Recency:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.clock = 0
+        self.cheap = False
+        """Whether only what the policy puts first may go."""
         self.used: dict[int, int] = {}
         """State id of a checkpoint -> time of its last use."""
         self._publish, self._evict = tree.publish, tree.evict
@@ -58,6 +60,8 @@ class Recency:
         if out.state not in could:
             raise Found("oracle", f"state {out.state} was evicted, which is in use")
         late = could[out.state]
+        if late and self.cheap:
+            raise Found("oracle", f"state {out.state} was evicted for an optional target")
         if late and first:
             raise Found("oracle", f"state {out.state} was evicted before the superseded {first}")
         rivals = [state for state, other in could.items() if other == late]

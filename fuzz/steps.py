@@ -21,6 +21,7 @@ from k3mem.fuzz.oracle import Found, Oracle
 from k3mem.fuzz.race import Judge
 from k3mem.fuzz.recency import Recency
 from k3mem.fuzz.record import BadRecording, Recorder, Sink
+from k3mem.fuzz.rooms import Rooms
 from k3mem.fuzz.script import Config
 from k3mem.fuzz.surroundings import VOCAB, Knowing, NextFault
 from k3mem.fuzz.transfers import Transfers
@@ -73,8 +74,11 @@ class Steps:
         self.result: tuple[Flight, Result] | None = None
         self.transfers = Transfers(lambda: self.core)
         self.recency = Recency(self.core.cache.tree)
+        self.rooms = Rooms(self.core, self.recency)
         self.news = News(self.engine)
         self.steps = self.failed = self.in_a_row = 0
+        self.shaken = False
+        """A step has failed, and memory was not compared since."""
         self.done = np.full(config.running, -1, np.int32)
         """[lane] generation of its newest tenant that the device has ended."""
         self.pinned: dict[Hashable, float] = {}
@@ -133,6 +137,7 @@ class Steps:
 
     def _failure(self) -> None:
         self.failed += 1
+        self.shaken = True
         self.in_a_row += 1
         self.transfers.end_all()
         self.oracle.wipe(4 * self.config.running)
@@ -159,6 +164,7 @@ class Steps:
         waited = {job.request.id: job.waits for job in self.core.jobs.values()}
         moved = self.core.cache.arena.moves_count
         held = set(self.core.pins._pins)
+        self.rooms.begin()
         self.open = self.engine.plan()
         self._pins(held)
         for event in self.engine.events(seen):
@@ -167,6 +173,7 @@ class Steps:
         if self.open is not None:
             for source, _ in self.core.open.restores:
                 self.recency.use(source)
+            self.rooms.batches(self.open)
             manners.look(self.core, self.open, waited, self.core.cache.arena.moves_count == moved)
             self.oracle.order((seat.job.request.id for seat, _, _ in self.core.open.admitted),
                               (job.request.id for job in self.core.queue if not job.waits))
@@ -299,8 +306,8 @@ class Steps:
             raise Found("race", str(self.judge.report.races[0]))
         if self.executor.violations:
             raise Found("oracle", self.executor.violations[0])
-        if self.config.audit_every and self.steps % self.config.audit_every == 0:
-            self.audit()
+        if self.config.audit_every and (self.shaken or self.steps % self.config.audit_every == 0):
+            self.shaken = not self.audit()
         if self.roomy() and self.config.path_cap is None and self.core.metrics.evicted > self.evicted:
             raise Found("floor", "memory is plenty, and a checkpoint was evicted")
 
@@ -319,6 +326,6 @@ class Steps:
     def roomy(self) -> bool:
         return watch.roomy(self)
 
-    def audit(self) -> None:
-        """The executor's memory against the tree."""
-        watch.audit(self)
+    def audit(self) -> bool:
+        """The executor's memory against the tree. False: not now."""
+        return watch.audit(self)

@@ -74,11 +74,12 @@ def roomy(world: Steps) -> bool:
     return bool(world.core.cache.arena.capacity_for(pages, states))
 
 
-def audit(world: Steps) -> None:
-    """The executor's memory against the tree: every checkpoint and every page, hit or not."""
+def audit(world: Steps) -> bool:
+    """The executor's memory against the tree: every checkpoint and every page, hit or not. False where that cannot be
+    told now."""
     core = world.core
     if core.resync or (core.flights and world.faults.due) or _doomed(world) or core.open is not None:
-        return  # after a failure the device has stale tables till the resync; a doomed step may yet scribble
+        return False  # after a failure the device has stale tables till the resync; a doomed step may yet scribble
     tree, cache = core.cache.tree, core.cache
     walk = tree.walk()
     entries = [
@@ -89,6 +90,7 @@ def audit(world: Steps) -> None:
     wrong += world.executor.violations
     if wrong:
         raise Found("oracle", str(wrong[0]))
+    return True
 
 
 def _told(arena: Any) -> list[list[tuple[int, int]]]:
