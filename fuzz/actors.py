@@ -20,8 +20,8 @@ CAPS: tuple[tuple[int | None, ...], ...] = ((None, None, None, 0, 1, 2), (None,)
 HABITS: dict[str, tuple[float, float]] = {
     "step": (4.0, 12.0), "halves": (0.0, 2.0), "submit": (1.0, 3.0), "abort": (0.0, 0.5), "clock": (0.1, 1.0),
     "again": (0.0, 0.1), "toolarge": (0.0, 0.05), "fail": (0.0, 0.4), "pin": (0.0, 0.3), "flush": (0.0, 0.08),
-    "resize": (0.0, 0.04), "sleep": (0.0, 0.03), "lease": (0.0, 0.8), "probe": (0.0, 0.3), "storm": (0.0, 0.1),
-    "echo": (0.0, 0.6), "choir": (0.0, 0.3),
+    "resize": (0.0, 0.04), "sleep": (0.0, 0.03), "tooearly": (0.0, 0.1), "lease": (0.0, 0.8), "probe": (0.0, 0.3),
+    "storm": (0.0, 0.1), "echo": (0.0, 0.6), "choir": (0.0, 0.3),
 }
 """Weights (least, most) of what happens; a habit is off with chance 0.4 where its least is 0."""
 WIDE = 0.05
@@ -136,7 +136,8 @@ class Actors:
         if rng.random() < 0.15:
             half.insert(rng.randrange(len(half)), do.Collect())
         for _ in range(rng.choice((0, 1, 1, 2))):
-            other = rng.choice((self._abort, self._abort, self._submit, self._clock, self._pin, self._probe))
+            other = rng.choice((self._abort, self._abort, self._submit, self._clock, self._pin, self._probe,
+                                self._tooearly))
             half[(at := rng.randrange(len(half) + 1)) : at] = other(world)
         return half
 
@@ -203,6 +204,9 @@ class Actors:
 
     def _sleep(self, world: World) -> list[Action]:
         return [do.Sleep()]
+
+    def _tooearly(self, world: World) -> list[Action]:
+        return [do.TooEarly()]
 
     def _lease(self, world: World) -> list[Action]:
         return [do.Unlease() if self.rng.random() < 0.45 else do.Lease(self.rng.randrange(64))]

@@ -178,6 +178,11 @@ class Sleep(msgspec.Struct, frozen=True, tag=True):
     """Sleep, after all flights, and wake."""
 
 
+class TooEarly(msgspec.Struct, frozen=True, tag=True):
+    """What must be refused now: another plan or a flush while one is open, sleep or a resize while steps are in
+    flight."""
+
+
 class Lease(msgspec.Struct, frozen=True, tag=True):
     """A transfer starts to read the `nth` checkpoint with all its pages (modulo their number)."""
 
@@ -195,7 +200,7 @@ class Probe(msgspec.Struct, frozen=True, tag=True):
 
 
 Action = (Submit | Again | TooLarge | Abort | Step | Plan | Launch | Cancel | Collect | Commit | Fail | Clock | Pin
-          | Unpin | Flush | Resize | Sleep | Lease | Unlease | Probe)
+          | Unpin | Flush | Resize | Sleep | TooEarly | Lease | Unlease | Probe)
 
 
 class Script(msgspec.Struct, frozen=True, omit_defaults=True):

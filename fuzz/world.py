@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 
@@ -180,6 +181,22 @@ class World(Steps):
             self.engine.sleep()
             self.engine.wake()
             self._wiped()
+
+    def _tooearly(self, a: act.TooEarly) -> None:
+        calls: list[Callable[[], object]] = []
+        if self.open is not None:
+            calls += [self.engine.plan, self.engine.flush]
+        if self.core.flights:
+            calls += [self.engine.sleep, lambda: self.engine.resize(self.capacity(1, 1))]
+        before = self.state()
+        for call in calls:
+            try:
+                call()
+            except RuntimeError:
+                if self.state() != before:
+                    raise Found("oracle", "what was refused as too early has changed something") from None
+                continue
+            raise Found("oracle", f"{call} was let through with {len(self.core.flights)} steps in flight")
 
     def _wiped(self) -> None:
         self.oracle.wipe(4 * self.config.running)
