@@ -211,10 +211,14 @@ class Steps:
                 self.oracle.admitted(job.request.id, job.hit, depth, self.roomy(), seat.target)
             self.oracle.launched(self.core, plan, made)
             self.news.launching(plan, self.core.open.admitted)
+            failed = self.failed
             try:
                 self.engine.launch(plan)
             except ExecutorFailed:
                 self._gave_up()
+            if self.failed > failed:  # what was committed on the way is lost like the rest
+                self._answered()
+                self.oracle.wipe()
             self._after_step()
 
     def _gave_up(self) -> None:
