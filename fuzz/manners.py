@@ -27,6 +27,7 @@ def look(core: Core, plan: Plan, waited: dict[object, int], still: bool) -> None
     reserved(core)
     chunks(core, plan)
     decodes(core, plan)
+    named(core, plan)
     if still:
         targets(core, plan)
     followers(core, waited)
@@ -99,6 +100,19 @@ def decodes(core: Core, plan: Plan) -> None:
     idle = np.setdiff1d(np.flatnonzero(ready), plan.lane)
     if len(idle):
         raise Found("oracle", f"plan {plan.step} computes prompts, and lane {idle[0]} decodes nothing")
+
+
+def named(core: Core, plan: Plan) -> None:
+    """A conditional target that was not written yet is named again by every plan that may pass its depth."""
+    told = {(row, depth, target) for row, depth, target in plan.snapshots.tolist()}
+    ends = (plan.start + plan.length * plan.repeat).tolist()
+    for row in np.flatnonzero(plan.kind != Row.PREFILL).tolist():
+        seat = core.lanes.seat(int(plan.lane[row]))
+        target, depth = seat.extra.pending, seat.extra.pending_depth
+        if target is None or not plan.start[row] < depth <= ends[row] or depth <= seat.node_depth:
+            continue
+        if (row, depth, target) not in told:
+            raise Found("oracle", f"plan {plan.step}: lane {seat.lane} may pass {depth}, and its target is not named")
 
 
 def targets(core: Core, plan: Plan) -> None:

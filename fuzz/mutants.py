@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from k3mem.fuzz import plants as p
+from k3mem.fuzz import plants_corners as c
 from k3mem.fuzz import plants_failure as f
 from k3mem.fuzz import plants_order as o
 from k3mem.fuzz import plants_plans as l
@@ -156,6 +157,16 @@ MUTANTS: tuple[Mutant, ...] = (
     *_of("sched/pins", "api.pin", s.pins_never_end, q.pins_by_the_wall),
     *_of("sched/scheduler", "api.deadline", s.deadlines_by_the_wall, s.deadlines_never_come),
     *_of("sched/scheduler", "api.abort", s.abort_is_silent),
+    # corner cases, by somebody who had not read the fuzzer
+    *_of("sched/launch", "better.causes", c.counted_after_publishing),
+    *_of("sched/failure", "plan.damage", c.seated_without_a_row),
+    *_of("sched/scheduler", "api.deadline", c.timed_by_the_last),
+    *_of("sched/anchors", "plan.capture", c.cut_on_pages),
+    *_of("sched/follow", "sched.follower", c.followers_of_strangers),
+    *_of("engine", "tree.media", c.pictures_share_a_number),
+    *_of("engine", "sched.pressure", c.refused_sleep_sleeps),
+    *_of("sched/decode", "plan.conditional", c.pending_is_named_once),
+    *_of("sched/scheduler", "plan.resync", c.offset_of_the_seat),
     # the fuzzer itself
     *_of("sched/launch", "fuzz.steps", s.canary),
 )

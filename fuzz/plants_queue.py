@@ -47,16 +47,16 @@ def victim_keeps_its_row() -> Plant:
     """A request that is retracted while rows are covered is computed once more."""
 
     def make(old: Any) -> Any:
-        def cover(core: Core, b: Builder, chosen: Any, windows: Any) -> Any:
-            lanes = core.lanes
-            seats = [lanes.seat(int(lane)) for lane in chosen]
-            keep = old(core, b, chosen, windows)
+        def cover(core: Core, b: Builder, rows: Any, needs: Any) -> Any:
+            lanes, chosen = core.lanes, rows.lane.tolist()
+            seats = [lanes.seat(lane) for lane in chosen]
+            keep = old(core, b, rows, needs)
             for i, seat in enumerate(seats):
-                keep[i] |= seat.end == End.RETRACT and lanes.seats[int(chosen[i])] is seat
+                keep[i] |= seat.end == End.RETRACT and lanes.seats[chosen[i]] is seat
             return keep
         return cover
 
-    return patched(decode, "_cover", make)
+    return patched(decode, "_cover_by_rank", make)
 
 
 def preempted_too_late() -> Plant:
