@@ -44,10 +44,12 @@ def moved(core: Core, plan: Plan) -> None:
 
 def victims(core: Core, plan: Plan) -> None:
     """Who was retracted has no row."""
-    for lane in plan.lane.tolist():
-        seat = core.lanes.seats[lane]
-        if seat is None or seat.end == End.RETRACT:
-            raise Found("oracle", f"plan {plan.step} has a row of lane {lane}, whose tenant was retracted or is gone")
+    rows = plan.lane
+    wrong = set(rows[core.lanes.phase[rows] == Phase.FREE].tolist())
+    if core.ending:
+        wrong |= {lane for lane in rows.tolist() if core.lanes.seat(lane).end == End.RETRACT}
+    if wrong:
+        raise Found("oracle", f"plan {plan.step} has a row of lane {min(wrong)}, whose tenant was retracted or is gone")
 
 
 def reserved(core: Core) -> None:
@@ -104,6 +106,8 @@ def decodes(core: Core, plan: Plan) -> None:
 
 def named(core: Core, plan: Plan) -> None:
     """A conditional target that was not written yet is named again by every plan that may pass its depth."""
+    if core.policy.interval is None and not core.policy.deterministic:
+        return  # decoding leaves nothing on its way
     told = {(row, depth, target) for row, depth, target in plan.snapshots.tolist()}
     ends = (plan.start + plan.length * plan.repeat).tolist()
     for row in np.flatnonzero(plan.kind != Row.PREFILL).tolist():

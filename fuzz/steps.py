@@ -161,7 +161,7 @@ class Steps:
     def _make_plan(self) -> None:
         self.oracle.settle(self.core.jobs, self.roomy())
         jobs, seen = list(self.core.jobs), self.core.cache.log.seq
-        waited = {job.request.id: job.waits for job in self.core.jobs.values()}
+        waited = {job.request.id: job.waits for job in self.core.jobs.values() if job.waits}
         moved = self.core.cache.arena.moves_count
         held = set(self.core.pins._pins)
         self.rooms.begin()
