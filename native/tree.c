@@ -25,6 +25,12 @@ void k3_tree_free(k3_tree *t) {
     free(t->nodes);
     free(t->heaps[0].at);
     free(t->heaps[1].at);
+    free(t->timers.at);
+    free(t->edges);
+    free(t->class_of);
+    free(t->values);
+    free(t->returns);
+    free(t->exposure);
     free(t->roots);
     free(t->states);
     free(t->pages);
@@ -73,7 +79,14 @@ static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t s
     n->stamp = stamp;
     n->touch = ++t->clock;
     n->flags &= (uint8_t)~(HAD_STATE | USED | SUPERSEDED);
+    n->note = K3_USE_RUNNING;
     t->counters[CHECKPOINTS]++;
+    if (t->n_classes) {
+        end_age(t, x, false);
+        count_turns(t, x);
+        classify(t, x);
+        start_age(t, x);
+    }
     settle(t, x);
     supersede_above(t, x);
 }
@@ -114,6 +127,11 @@ static int32_t add_leaf(k3_tree *t, int32_t p, const int32_t *tokens, int32_t le
     memcpy(own, pages, (size_t)count * sizeof *own);
     give_kv(t, x, own, stamp);
     return x;
+}
+
+/* A request came for what x once kept. */
+static void asked_again(k3_tree *t, int32_t x) {
+    if (x != NONE && t->nodes[x].state < 0) end_age(t, x, true);
 }
 
 /* Steps onto child x of the publisher's path: a ghost takes the publisher's pages, a KV node keeps its own. */
@@ -173,6 +191,7 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
     *out = (k3_published){.adopted_from = NONE, .shared_page = NONE};
     if (stamp > t->last_stamp) t->last_stamp = stamp;
     if (end > depth && (x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
+    int32_t passed = NONE;
     for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
         int32_t c = child_for(t, x, tokens + at, end - at);
         if (c == NONE) {
@@ -186,7 +205,9 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
             return rc;
         }
         x = c;
+        if (t->nodes[x].timer != NONE) passed = x;
     }
+    asked_again(t, passed);
     out->node = x;
     if (out->adopted_from < 0) out->adopted_from = end / t->page;
     if (state < 0) return K3_OK;
@@ -195,7 +216,9 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
         out->taken = 1;
     } else {
         out->taken = K3_MUTANT(K3_MUTANT_TAKEN);
+        end_age(t, x, false);
         t->nodes[x].touch = ++t->clock;
+        if (t->n_classes) start_age(t, x);
         settle(t, x);
     }
     return K3_OK;
@@ -209,12 +232,15 @@ int k3_tree_remember(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end) 
     if (end <= depth) return K3_OK;
     t->n_pages = t->n_states = 0;
     if ((x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
+    int32_t passed = NONE;
     for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
         int32_t c = child_for(t, x, tokens + at, end - at);
         if (c == NONE) c = add_ghost(t, x, tokens + at, end - at);
         if (c < 0) return c;
         x = c;
+        if (t->nodes[x].timer != NONE) passed = x;
     }
+    asked_again(t, passed);
     trim_ghosts(t);
     return K3_OK;
 }
@@ -224,8 +250,15 @@ int k3_tree_remember(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end) 
 int k3_tree_touch(k3_tree *t, int32_t x) {
     int rc = need_live(t, x);
     if (rc < 0) return rc;
+    reach_now(t);
+    end_age(t, x, true);
     t->nodes[x].touch = ++t->clock;
     t->nodes[x].flags |= USED;
+    t->nodes[x].note = K3_USE_RUNNING;
+    if (t->n_classes && t->nodes[x].state >= 0) {
+        classify(t, x);
+        start_age(t, x);
+    }
     settle(t, x);
     for (int32_t p = t->nodes[x].parent; K3_MUTANT(K3_MUTANT_TOUCH_PATH) && p != NONE; p = t->nodes[p].parent) {
         t->nodes[p].touch = ++t->clock;
@@ -260,6 +293,7 @@ int32_t k3_tree_take(k3_tree *t, int32_t x) {
     if (rc < 0) return rc;
     int32_t state = t->nodes[x].state;
     if (state < 0) return corrupt(t, "node %d has no checkpoint to take", x);
+    end_age(t, x, false);
     detach(t, x);
     settle(t, x);
     return state;
@@ -306,8 +340,15 @@ int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out) {
         if (rc < 0) return rc;
         if (!K3_MUTANT(K3_MUTANT_PROTECT)) mark_path(t, protect, epoch);
     }
+    reach_now(t);
     int32_t x = least_unmarked(t, 0, epoch);
     if (x == NONE) return 0;
+    /* What changed around a checkpoint since it was weighed shows when it would go. A weight is right once it has been
+     * looked at, so each is looked at once at most. */
+    while (t->valued && reweigh(t, x)) {
+        sift_at(t, &t->heaps[EVICTABLE], t->nodes[x].seat);
+        x = least_unmarked(t, 0, epoch);
+    }
     retire(t, x, epoch, out);
     return 1;
 }

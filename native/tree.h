@@ -105,6 +105,23 @@ int k3_tree_flush(k3_tree *t, int32_t *n_states_out, int32_t *n_pages_out);
 /* Forgets all ghosts without a locked descendant. O(ghosts log n). */
 int k3_tree_forget_ghosts(k3_tree *t);
 
+/* Microseconds on the caller's clock; what is used from now on is used then. Never runs back. O(1). */
+void k3_tree_time(k3_tree *t, int64_t now);
+/* From now on checkpoints have classes, and their returns are learned. class_of [3][32][256]: class below n_classes by
+ * structure (0 leaf, 1 line: one child below a passing kind, 2 fork), note and turn; edges [33]: ages at which buckets
+ * begin, microseconds, edges[0] = 0; state_tokens: a state's bytes in tokens of KV. Once, on an empty tree. O(1). */
+int k3_tree_learn(k3_tree *t, int32_t n_classes, const uint16_t *class_of, const int64_t *edges, double state_tokens);
+/* Orders victims by values[class][32] x recompute saved a byte, within the rank that `classes` gave; NULL: by touch. O(n). */
+int k3_tree_values(k3_tree *t, const float *values);
+/* What was learned: [class][32] returns, and seconds spent waiting; writable, valid while the tree is. O(1). */
+void k3_tree_learned(k3_tree *t, double **returns, double **exposure);
+/* Adds to out [class][32] the seconds that were spent in the present bucket of age by all who still wait, which are
+ * booked when they leave it. O(checkpoints and tombstones tracked). */
+void k3_tree_waiting(k3_tree *t, double *out);
+/* What the caller says of a checkpoint's next use, as of now (K3_USE_OVER: also of those above it up to a fork).
+ * Nothing happens without a checkpoint. O(log n). */
+int k3_tree_note(k3_tree *t, int32_t node, int32_t note);
+
 /* Depth of a node or an error. O(1). */
 int32_t k3_tree_depth(k3_tree *t, int32_t node);
 /* State of a node's checkpoint, -1 without one, K3_E_CORRUPT for a node not in the tree. O(1). */

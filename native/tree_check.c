@@ -31,7 +31,9 @@ static const field FIELDS[] = {
     FIELD("count_kv", count[1]),  FIELD("start", start),           FIELD("len", len),
     FIELD("state", state),        FIELD("lock", lock),             FIELD("seat", seat),
     FIELD("scope", scope),        FIELD("mark", mark),             FIELD("kind", kind),
-    FIELD("flags", flags),
+    FIELD("flags", flags),        FIELD("timer", timer),           FIELD("weight", weight),
+    FIELD("class", class),        FIELD("age", age),               FIELD("note", note),
+    FIELD("turn", turn),
 };
 
 /* A free node holds nothing but its link. */
@@ -178,6 +180,36 @@ static int compare_pair(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* What is tracked, in the order of its next crossing; and every checkpoint that has a class is. */
+static int check_prices(k3_tree *t) {
+    const heap *h = &t->timers;
+    NEED(h->n >= 0 && h->n <= t->cap, "timers", NONE, h->n, "impossible size");
+    for (int32_t i = 0; i < h->n; i++) {
+        int32_t x = h->at[i];
+        NEED(is_live(t, x), "timers", x, i, "not a node");
+        NEED(t->nodes[x].timer == i, "timer", x, i, "its place in table 'timers' is another");
+    }
+    for (int32_t x = 0; x < t->top; x++) {
+        const node *n = &t->nodes[x];
+        if (!(n->flags & LIVE)) continue;
+        NEED(n->class == NO_CLASS || n->class < t->n_classes, "class", x, n->class, "no such class");
+        NEED(n->note < NOTES_MAX, "note", x, n->note, "no such note");
+        NEED(n->age < AGES, "age", x, n->age, "no such bucket");
+        NEED(n->timer >= NONE && n->timer < h->n, "timer", x, n->timer, "not a place in table 'timers'");
+        NEED(n->timer == NONE || n->class != NO_CLASS, "class", x, n->class, "tracked without a class");
+        NEED(n->state < 0 || !t->n_classes || n->timer != NONE || n->age == AGES - 1, "timer", x, n->timer,
+             "a checkpoint that is not tracked");
+        NEED(n->weight >= 0, "weight", x, (int64_t)n->weight, "below 0");
+        if (n->timer <= 0) continue;
+        const node *p = &t->nodes[h->at[(n->timer - 1) / 2]];
+        NEED(p->touch + t->edges[p->age + 1] <= n->touch + t->edges[n->age + 1], "timers", x, n->timer,
+             "heap order broken (tables 'touch', 'age')");
+    }
+    for (int32_t i = 0; i < t->n_classes * AGES; i++)
+        NEED(t->returns[i] >= 0 && t->exposure[i] >= 0 && t->values[i] >= 0, "returns", NONE, i, "below 0 or no number");
+    return K3_OK;
+}
+
 /* Sorts (id << 32 | node) and names an id that stands twice. */
 static int check_unique(k3_tree *t, int64_t *pairs, int64_t n, const char *table) {
     qsort(pairs, (size_t)n, sizeof *pairs, compare_pair);
@@ -234,6 +266,7 @@ int k3_tree_check(k3_tree *t) {
     for (int32_t x = 0; rc == K3_OK && x < t->top; x++)
         if (t->nodes[x].flags & LIVE) rc = check_children(t, x, &linked);
     if (rc == K3_OK) rc = check_heap(t, GHOSTS);
+    if (rc == K3_OK) rc = check_prices(t);
     if (rc == K3_OK) rc = check_heap(t, EVICTABLE);
     if (rc < 0) return rc;
     NEED(linked + t->n_roots == t->counters[NODES], "parent", NONE, linked, "nodes that no parent links to");
@@ -275,6 +308,7 @@ int k3_tree_table(k3_tree *t, const char *name, int32_t x, void **ptr, int32_t *
         return give_table(t->heaps[EVICTABLE].at, t->heaps[EVICTABLE].n, 4, ptr, count, width, stride);
     if (!strcmp(name, "ghosts"))
         return give_table(t->heaps[GHOSTS].at, t->heaps[GHOSTS].n, 4, ptr, count, width, stride);
+    if (!strcmp(name, "timers")) return give_table(t->timers.at, t->timers.n, 4, ptr, count, width, stride);
     if (!strcmp(name, "counters")) return give_table(t->counters, COUNTERS, 8, ptr, count, width, stride);
     if (!is_live(t, x)) return K3_E_ARG;
     const node *n = &t->nodes[x];

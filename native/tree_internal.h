@@ -9,7 +9,8 @@
 enum { NONE = -1 };
 enum { LIVE = 1, KV = 2, SUPERSEDED = 4, HAD_STATE = 8, USED = 16, ROOT = 32 };
 enum { GHOSTS = 0, EVICTABLE = 1 }; /* heaps; also children by their KV bit */
-enum { KINDS_MAX = 32 };
+enum { KINDS_MAX = 32, NOTES_MAX = 32, TURNS_MAX = 256, AGES = 32, NO_CLASS = 0xffff };
+enum { LEAF = 0, LINE = 1, FORK = 2, STRUCTURES = 3 };
 enum { NODES, CHECKPOINTS, KV_PAGES, KV_TOKENS, GHOST_TOKENS, LOCKS, COUNTERS };
 
 /* Children stand in two treaps, ghosts [0] and KV [1], ordered by the tokens of the edge's first page (a shorter edge
@@ -28,12 +29,18 @@ typedef struct {
     int32_t seat; /* place in the heap of its KV bit, or NONE */
     int32_t scope;
     uint32_t mark; /* == epoch: on a path marked by the present call */
+    int32_t timer; /* place in `timers`, or NONE */
+    float weight;  /* tokens of recompute saved a token's worth of bytes held, as of the last settle or crossing */
+    uint16_t class; /* what its return is learned under, or NO_CLASS; a tombstone keeps it until it is asked for */
     uint8_t kind, flags;
+    uint8_t age;  /* bucket of now - touch, as of the last crossing */
+    uint8_t note; /* what the caller said of its next use */
+    uint8_t turn; /* ends and forks of earlier prompts above it, saturating */
 } node;
 
 #define BLANK_NODE \
     {.stamp = -1, .kv_stamp = -1, .parent = NONE, .left = NONE, .right = NONE, .kids = {NONE, NONE}, .state = NONE, \
-     .seat = NONE, .scope = NONE}
+     .seat = NONE, .scope = NONE, .timer = NONE, .class = NO_CLASS}
 
 typedef struct {
     int32_t *at;
@@ -57,6 +64,15 @@ struct k3_tree {
     uint32_t epoch;
     int64_t counters[COUNTERS];
     uint8_t classes[KINDS_MAX][2];
+    /* Prices: absent (n_classes 0) unless k3_tree_learn was called. Tables [class][age bucket]. */
+    int32_t n_classes, notes;
+    bool valued; /* order by values, not by touch */
+    double state_tokens; /* a state's bytes in tokens of KV */
+    heap timers;         /* tracked nodes by the time at which they leave their age bucket */
+    uint64_t *edges;     /* [AGES + 1] ages at which buckets begin, microseconds; the last never comes */
+    uint16_t *class_of;  /* [STRUCTURES][NOTES_MAX][TURNS_MAX] */
+    float *values;
+    double *returns, *exposure; /* exposure in seconds */
     char error[256];
 };
 
@@ -110,6 +126,15 @@ void give_kv(k3_tree *t, int32_t x, int32_t *pages, int64_t stamp); /* ghost -> 
 void lose_kv(k3_tree *t, int32_t x);    /* KV -> ghost; puts its pages out */
 void forget(k3_tree *t, int32_t x);     /* removes a ghost leaf */
 void trim_ghosts(k3_tree *t);           /* down to the ghost limit */
+/* tree_price.c */
+void classify(k3_tree *t, int32_t x);  /* class and weight of a checkpoint as it stands now. O(path to the next above) */
+void start_age(k3_tree *t, int32_t x); /* tracks x from its touch on. O(log n) */
+void end_age(k3_tree *t, int32_t x, bool returned); /* books x's age under its class and forgets it. O(log n) */
+void reach_now(k3_tree *t);              /* lets ages reach the clock. O(log n) a crossing */
+void count_turns(k3_tree *t, int32_t x);
+bool reweigh(k3_tree *t, int32_t x);   /* whether the weight changed */
+void sift_at(k3_tree *t, heap *h, int32_t i);
+void heapify(k3_tree *t); /* after all keys may have changed. O(n) */
 uint32_t next_epoch(k3_tree *t);
 void mark_path(k3_tree *t, int32_t x, uint32_t epoch);
 

@@ -148,7 +148,7 @@ int k3_tree_info(k3_tree *t, int32_t x, k3_node_info *out) {
 
 void k3_tree_count(const k3_tree *t, k3_tree_counters *out) {
     const int64_t *c = t->counters;
-    int64_t words = c[KV_TOKENS] + c[GHOST_TOKENS] + c[KV_PAGES] + t->cap_pages + 3 * (int64_t)t->cap + t->cap_roots;
+    int64_t words = c[KV_TOKENS] + c[GHOST_TOKENS] + c[KV_PAGES] + t->cap_pages + 4 * (int64_t)t->cap + t->cap_roots;
     *out = (k3_tree_counters){c[NODES], c[CHECKPOINTS], c[KV_PAGES], c[KV_TOKENS], c[GHOST_TOKENS], c[LOCKS],
                               c[KV_TOKENS] + c[GHOST_TOKENS],
                               (int64_t)sizeof *t + (int64_t)sizeof(node) * t->cap + 4 * words};

@@ -27,6 +27,8 @@ static int grow_nodes(k3_tree *t) {
         if (!(p = realloc(t->heaps[i].at, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
         t->heaps[i].at = p;
     }
+    if (!(p = realloc(t->timers.at, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
+    t->timers.at = p;
     if (!(p = realloc(t->states, (size_t)cap * sizeof(int32_t)))) return K3_E_MEMORY;
     t->states = p;
     t->cap = cap;
@@ -49,6 +51,7 @@ int32_t node_new(k3_tree *t) {
 
 static void node_free(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
+    if (t->n_classes) end_age(t, x, false);
     free(n->tokens);
     free(n->pages);
     *n = (node)BLANK_NODE;
@@ -150,8 +153,15 @@ uint64_t heap_key(const k3_tree *t, int32_t x) {
     const uint64_t touch_bits = ((uint64_t)1 << 56) - 1;
     uint64_t touch = (K3_MUTANT(K3_MUTANT_EVICT_RECENT) ? ~n->touch : n->touch) & touch_bits;
     int first = (n->flags & SUPERSEDED) != 0 && !K3_MUTANT(K3_MUTANT_SUPERSEDED_LAST);
-    uint64_t class = n->state >= 0 ? t->classes[n->kind][first] : 0;
-    return class << 56 | touch;
+    bool over = n->note == K3_USE_OVER && children_of(n) <= 1 && !K3_MUTANT(K3_MUTANT_OVER_STAYS);
+    uint64_t class = n->state >= 0 && !over ? t->classes[n->kind][first] : 0;
+    if (!t->valued || class == 0) return class << 56 | touch;
+    /* A value is >= 0, so its bits stand in its order; ties go to the older, as far as 24 bits tell. */
+    float value = t->values[n->class * AGES + n->age] * n->weight;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (K3_MUTANT(K3_MUTANT_VALUE_ORDER)) bits = ~bits;
+    return class << 56 | (uint64_t)bits << 24 | (touch & 0xffffff);
 }
 
 bool belongs_in_heap(const k3_tree *t, int32_t x) {
@@ -167,13 +177,9 @@ static void place(k3_tree *t, heap *h, int32_t i, int32_t x) {
     t->nodes[x].seat = i;
 }
 
-static void sift(k3_tree *t, heap *h, int32_t i) {
-    int32_t x = h->at[i];
+/* Sinks x from place i to where nothing below is smaller. */
+static void sink(k3_tree *t, heap *h, int32_t i, int32_t x) {
     uint64_t key = heap_key(t, x);
-    while (i > 0 && key < heap_key(t, h->at[(i - 1) / 2])) {
-        place(t, h, i, h->at[(i - 1) / 2]);
-        i = (i - 1) / 2;
-    }
     for (;;) {
         int64_t c = 2 * (int64_t)i + 1;
         if (c >= h->n) break;
@@ -184,6 +190,23 @@ static void sift(k3_tree *t, heap *h, int32_t i) {
     }
     place(t, h, i, x);
 }
+
+static void sift(k3_tree *t, heap *h, int32_t i) {
+    int32_t x = h->at[i];
+    uint64_t key = heap_key(t, x);
+    while (i > 0 && key < heap_key(t, h->at[(i - 1) / 2])) {
+        place(t, h, i, h->at[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
+    sink(t, h, i, x);
+}
+
+void heapify(k3_tree *t) {
+    heap *h = &t->heaps[EVICTABLE];
+    for (int32_t i = h->n / 2 - 1; i >= 0; i--) sink(t, h, i, h->at[i]);
+}
+
+void sift_at(k3_tree *t, heap *h, int32_t i) { sift(t, h, i); }
 
 static void leave_heap(k3_tree *t, int32_t x) {
     heap *h = &t->heaps[kv_bit(&t->nodes[x])];
@@ -200,6 +223,7 @@ void settle(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
     bool line = (children_of(n) == 1 && n->count[1] == 1) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
     if (n->state < 0 || !line) n->flags &= (uint8_t)~SUPERSEDED;
+    if (t->n_classes && n->state >= 0) classify(t, x);
     heap *h = &t->heaps[kv_bit(n)];
     if (!belongs_in_heap(t, x)) {
         leave_heap(t, x);
@@ -282,7 +306,7 @@ void give_kv(k3_tree *t, int32_t x, int32_t *pages, int64_t stamp) {
     n->flags |= KV;
     n->pages = pages;
     n->kv_stamp = stamp;
-    n->touch = ++t->clock;
+    if (n->timer == NONE) n->touch = ++t->clock; /* the age of what once stood here goes on */
     link_child(t, p, x);
     t->counters[KV_PAGES] += pages_of(t, n->len);
     t->counters[KV_TOKENS] += n->len;

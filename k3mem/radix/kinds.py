@@ -1,7 +1,8 @@
-"""Why a checkpoint was kept."""
+"""Why a checkpoint was kept, and what its owner says of its next use."""
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 
@@ -24,3 +25,28 @@ class Kind(IntEnum):
     """The working state donated at the end of an answer; may lie inside a page."""
     RETRACT = 7
     """The working state of a retracted request."""
+
+
+class Note(IntEnum):
+    """What is known of a checkpoint's next use. The tree's C core knows RUNNING and OVER by number."""
+
+    RUNNING = 0
+    """Its request has not ended."""
+    OVER = 1
+    """Its session has ended: nobody is expected to come back."""
+    TOOL = 2
+    """The answer called a tool: the next turn follows when the tool has run."""
+    END = 3
+    """The answer ended its turn: a human speaks next, or nobody."""
+    UNKNOWN = 4
+    """The answer ended; nobody said why."""
+    DUE = 8
+    """A caller expects the next turn soon; DUE + k: in about 2**k seconds. k is 0 to `DUE_MOST`."""
+
+
+DUE_MOST = 15
+
+
+def due(seconds: float) -> int:
+    """The note for a return expected in so many seconds, to a factor of two."""
+    return int(Note.DUE) + min(DUE_MOST, max(0, round(math.log2(max(1.0, seconds)))))

@@ -23,11 +23,13 @@ from k3mem.errors import Corrupted
 from k3mem.native import ffi, lib
 from k3mem.radix.kinds import Kind
 from k3mem.radix.policy import EvictionPolicy
-from k3mem.types import NO_NODE, NO_STATE, Int32, Int64, NodeId, ScopeId, StateId
+from k3mem.types import NO_NODE, NO_STATE, Float64, Int32, Int64, NodeId, ScopeId, StateId
 
 Ints = Sequence[int] | npt.NDArray[Any]
 
 _MAX_STEP = 2**63 - 1
+AGES = 32
+"""Buckets of age in the tables of a tree that learns."""
 _KINDS = tuple(Kind)
 _NEW = ffi.new
 _VIEW = ffi.from_buffer
@@ -168,6 +170,7 @@ class Tree:
         if raw == ffi.NULL:
             raise MemoryError("no memory for a tree")
         self._t: Any = ffi.gc(raw, lib.k3_tree_free)
+        self._classes = 0
         self._match: Any = _NEW("k3_match *")
         self._published: Any = _NEW("k3_published *")
         self._evicted: Any = _NEW("k3_evicted *")
@@ -233,6 +236,12 @@ class Tree:
             self._fail(found, f"state of node {node}")
         return StateId(found)
 
+    def stamp(self, node: NodeId) -> int:
+        """Step that wrote a node's checkpoint; -1 without one, or without such a node. O(1)."""
+        if lib.k3_tree_info(self._t, node, self._info) < 0:
+            return -1
+        return int(self._info.stamp)
+
     def counters(self) -> Counters:
         """Sizes of the tree. O(1)."""
         c = self._count
@@ -269,6 +278,56 @@ class Tree:
     def touch(self, node: NodeId) -> None:
         """Mark as used now, and its checkpoint as consumed. O(log n)."""
         self._checked(lib.k3_tree_touch(self._t, node))
+
+    def note(self, node: NodeId, note: int) -> None:
+        """What is known now of the next use of a node's checkpoint (`Note`); OVER counts for those above it too, up to
+        a fork. Nothing happens where there is no checkpoint. O(log n), OVER: for each. Raises ValueError."""
+        self._checked(lib.k3_tree_note(self._t, node, note), f"no note {note}")
+
+    def time(self, seconds: float) -> None:
+        """The caller's clock. It never runs back here; without it, each use counts as a microsecond. O(log n) for each
+        checkpoint that came into another bucket of age."""
+        lib.k3_tree_time(self._t, int(1e6 * seconds))
+
+    def learn(self, classes: npt.NDArray[np.uint16], count: int, edges: Sequence[float], state_tokens: float) -> None:
+        """Give checkpoints classes and learn when they are used again; once, while the tree has none.
+
+        classes: [3 structures, 32 notes, 256 turns], below `count`. edges: AGES increasing ages in seconds at which
+        buckets begin, the first 0. state_tokens: a state's bytes in tokens of KV. Raises ValueError. O(1).
+        """
+        table = np.ascontiguousarray(classes, np.uint16)
+        micros = np.append(np.round(np.asarray(edges, np.float64) * 1e6).astype(np.int64), np.int64(2**62))
+        if table.shape != (3, 32, 256) or micros.shape != (AGES + 1,):
+            raise ValueError(f"learn: classes must be [3, 32, 256] and edges {AGES} ages")
+        rc = lib.k3_tree_learn(self._t, count, _VIEW("uint16_t[]", table), _VIEW("int64_t[]", micros), state_tokens)
+        self._checked(rc, "learn: classes, edges or state_tokens out of range, or a tree that is in use")
+        self._classes = count
+
+    def values(self, values: npt.NDArray[np.float32] | None) -> None:
+        """Order victims by values[class, age] x tokens saved for each token's worth of bytes, within the rank that the
+        policy's `classes` gave; None: by last touch. O(n). Raises ValueError."""
+        if values is None:
+            self._checked(lib.k3_tree_values(self._t, ffi.NULL))
+            return
+        table = np.ascontiguousarray(values, np.float32)
+        if table.shape != (self._classes, AGES):
+            raise ValueError(f"values must be [{self._classes}, {AGES}], got {table.shape}")
+        self._checked(lib.k3_tree_values(self._t, _VIEW("float[]", table)), "values must be numbers >= 0")
+
+    def learned(self) -> tuple[Float64, Float64]:
+        """[classes, AGES] returns, and seconds spent waiting, by age: the tree's own tables, writable. O(1)."""
+        ptr = _NEW("double *[2]")
+        lib.k3_tree_learned(self._t, ptr, ptr + 1)
+        size = self._classes * AGES
+        out = [np.frombuffer(ffi.buffer(p, 8 * size), np.float64).reshape(-1, AGES) for p in ptr] if size else []
+        return (out[0], out[1]) if out else (np.zeros((0, AGES)), np.zeros((0, AGES)))
+
+    def waiting(self) -> Float64:
+        """[classes, AGES] seconds spent in their present bucket of age by all that still wait; `learned` has them only
+        when they leave it. O(checkpoints, and tombstones not yet asked for again)."""
+        out = np.zeros((self._classes, AGES))
+        lib.k3_tree_waiting(self._t, _VIEW("double[]", out))
+        return out
 
     def lock(self, node: NodeId) -> None:
         """One lock more: keeps the node's checkpoint, and its KV with that of all ancestors. O(log n)."""
@@ -380,7 +439,7 @@ class Tree:
         if not count:
             return np.empty(0, np.int32)
         buffer = ffi.buffer(ptr[0], (count - 1) * stride + width)
-        dtype = {1: np.uint8, 4: np.int32, 8: np.int64}[width]
+        dtype = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64}[width]
         return np.ndarray((count,), dtype, buffer, 0, (stride,))
 
     # -- inside

@@ -41,8 +41,10 @@ class ReplayOptions:
     split: float | None = None
     """Share of the pool kept for states, as two fixed pools; None: one arena for both."""
     page_tokens: int = 64
-    policy: str = "lru"
+    policy: str = "auto"
     """Name of the eviction policy; known to the drivers."""
+    hints: tuple[str, ...] = ()
+    """arrival: what callers tell the cache: `end`, `tool`, `fork`."""
     cost: CostModel | None = None
     """timed: None is the nominal model."""
     limit: int | None = None
@@ -65,6 +67,9 @@ class ReplayOptions:
         need(self.split is None or 0 < self.split < 1, f"split must be between 0 and 1, got {self.split}")
         need(self.split is None or self.pool_bytes > 0, "split needs a pool of limited size")
         need(1 <= self.page_tokens <= 512, f"page must be 1..512 tokens, got {self.page_tokens}")
+        known = ("end", "tool", "fork")
+        wrong = [hint for hint in self.hints if hint not in known]
+        need(not wrong, f"unknown hint {wrong[0] if wrong else ''!r}; known: {', '.join(known)}")
         need(self.limit is None or self.limit >= 1, f"limit must be >= 1, got {self.limit}")
 
     def check_fit(self, shape: Shape) -> None:

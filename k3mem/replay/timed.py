@@ -13,9 +13,9 @@ from k3mem.executors.cost import nominal
 from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Sampling
 from k3mem.policy import Policy
-from k3mem.radix import Lru
 from k3mem.replay.arrival import pool_bytes
 from k3mem.replay.feed import ClosedFeed, OpenFeed
+from k3mem.replay.hints import eviction
 from k3mem.replay.metrics import Times, memory_stats
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
 from k3mem.replay.trace import Trace, Turn
@@ -27,16 +27,16 @@ class TimedReplay:
     """One run of a feed of turns through an engine."""
 
     def __init__(self, trace: Trace, shape: Shape, options: ReplayOptions) -> None:
-        if options.policy != "lru":
-            raise BadOption(f"unknown policy {options.policy!r}; known: lru")
+        if options.hints:
+            raise BadOption("--hints are for --mode arrival")
         cost = options.cost or nominal()
         self.cost = cost
         self.sim = SimExecutor(cost)
         self.feed = OpenFeed(trace, options.limit) if options.loop == "open" else ClosedFeed(
             trace, options.limit, options.concurrency, options.gap_cap)
         shape = replace(shape, vocab_size=2**31 - 1, max_tokens=2**31 - 1)
-        policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running, eviction=Lru(),
-                        split=options.split, ghost_tokens=None)
+        policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running, split=options.split,
+                        eviction=eviction(options.policy), ghost_tokens=None)
         self.engine = Engine(shape, self.sim, pool_bytes(options, shape), policy, clock=self.sim.clock,
                              fast_forward=options.fast_forward)
         self.times = Times()

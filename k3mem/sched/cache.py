@@ -16,7 +16,7 @@ from k3mem.events import EventLog
 from k3mem.metrics import Metrics
 from k3mem.policy import Policy
 from k3mem.pool import Arena, Fit
-from k3mem.radix import Dropped, Evicted, Kind, Match, Tree
+from k3mem.radix import Dropped, Evicted, Kind, Match, Prices, Tree
 from k3mem.shape import Shape
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
 
@@ -51,6 +51,7 @@ class Cache:
         self.log = EventLog(policy.event_log)
         self.arena = self._arena(capacity_bytes, scratch_bytes)
         self.tree = Tree(shape.page_span, shape.grid, policy.eviction, policy.ghost_tokens)
+        self.keeper = policy.eviction.keeper(self.tree, Prices(shape.state_bytes, shape.token_bytes, capacity_bytes))
         self.holds: Counter[NodeId] = Counter()
         """Locks of others than running requests and pins, by node: a transfer's, say."""
         self._scopes: dict[ScopeKey, ScopeId] = {}

@@ -91,7 +91,7 @@ def test_an_unknown_policy_is_named() -> None:
 
 
 def rate(trace: Trace, pool_gb: float, split: float | None = None) -> float:
-    options = ReplayOptions(pool_bytes=int(pool_gb * 1e9), split=split)
+    options = ReplayOptions(pool_bytes=int(pool_gb * 1e9), split=split, policy="lru")
     return float(build(run_arrival(trace, Shape.kimi_k3(tp=8), options, lambda done, total: None))["hit_rate"])
 
 
@@ -111,7 +111,8 @@ from k3mem.replay.options import ReplayOptions
 from k3mem.replay.synth import synth
 from k3mem.shape import Shape
 lib.k3_mutant = int(sys.argv[1])
-stats = run_arrival(synth(3, 40, scale=0.3), Shape.kimi_k3(tp=8), ReplayOptions(pool_bytes=4 * 10**9), lambda *a: None)
+options = ReplayOptions(pool_bytes=4 * 10**9, policy="lru")
+stats = run_arrival(synth(3, 40, scale=0.3), Shape.kimi_k3(tp=8), options, lambda *a: None)
 print(stats["hit_tokens"], stats["input_tokens"])
 """
 
