@@ -125,7 +125,8 @@ def replay(
         chosen: dict[str, Any] = {"loop": None if loop is None else loop.value, "concurrency": concurrency}
         options = ReplayOptions(
             mode=mode.value, gap_cap=gap_cap, pool_bytes=pool_bytes, split=split, page_tokens=page, policy=policy,
-            hints=tuple(hint for hint in hints.split(",") if hint), cost=model, limit=limit, seed=seed, fast_forward=fast_forward,
+            hints=tuple(hint for hint in hints.split(",") if hint), cost=model, limit=limit, seed=seed,
+            fast_forward=fast_forward,
             **{key: value for key, value in chosen.items() if value is not None},
         )
         options.check_fit(geometry)

@@ -74,6 +74,7 @@ static void supersede_above(k3_tree *t, int32_t x) {
 
 static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t stamp) {
     node *n = &t->nodes[x];
+    bool again = (n->flags & HAD_STATE) != 0;
     n->state = state;
     n->kind = (uint8_t)kind;
     n->stamp = stamp;
@@ -83,7 +84,7 @@ static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t s
     t->counters[CHECKPOINTS]++;
     if (t->n_classes) {
         end_age(t, x, false);
-        count_turns(t, x);
+        count_turns(t, x, again);
         classify(t, x);
         start_age(t, x);
     }

@@ -131,7 +131,7 @@ void classify(k3_tree *t, int32_t x);  /* class and weight of a checkpoint as it
 void start_age(k3_tree *t, int32_t x); /* tracks x from its touch on. O(log n) */
 void end_age(k3_tree *t, int32_t x, bool returned); /* books x's age under its class and forgets it. O(log n) */
 void reach_now(k3_tree *t);              /* lets ages reach the clock. O(log n) a crossing */
-void count_turns(k3_tree *t, int32_t x);
+void count_turns(k3_tree *t, int32_t x, bool again); /* again: it had a checkpoint, and another turn comes by */
 bool reweigh(k3_tree *t, int32_t x);   /* whether the weight changed */
 void sift_at(k3_tree *t, heap *h, int32_t i);
 void heapify(k3_tree *t); /* after all keys may have changed. O(n) */

@@ -175,12 +175,13 @@ bool reweigh(k3_tree *t, int32_t x) {
     return true;
 }
 
-void count_turns(k3_tree *t, int32_t x) {
-    const node *p = &t->nodes[t->nodes[x].parent];
+void count_turns(k3_tree *t, int32_t x, bool again) {
+    node *n = &t->nodes[x];
+    const node *p = &t->nodes[n->parent];
     while (p->state < 0 && !(p->flags & (ROOT | HAD_STATE))) p = &t->nodes[p->parent];
-    bool earlier = (p->kind == K3_PROMPT_END || p->kind == K3_BRANCH) && p->stamp != t->nodes[x].stamp;
-    int turn = p->flags & ROOT ? 0 : p->turn + earlier;
-    t->nodes[x].turn = (uint8_t)(turn < TURNS_MAX ? turn : TURNS_MAX - 1);
+    bool earlier = (p->kind == K3_PROMPT_END || p->kind == K3_BRANCH) && p->stamp != n->stamp;
+    int turn = again ? n->turn + 1 : p->flags & ROOT ? 0 : p->turn + earlier;
+    n->turn = (uint8_t)(turn < TURNS_MAX ? turn : TURNS_MAX - 1);
 }
 
 int k3_tree_note(k3_tree *t, int32_t x, int32_t note) {
