@@ -44,6 +44,8 @@ _COMPARE = "Lookups compare tokens"
 _SCOPES = "Scopes share nothing, on any route"
 _LIFE = "Life of a checkpoint: target -> launched -> committed -> evictable -> ghost"
 _SUPERSEDED = "Superseded (a chunk-end or prompt-end checkpoint, no fork, a deeper one below): first to be evicted"
+_VALUE = "The victim has the least value: that of its class and age, times the recompute it saves for its bytes"
+_OVER = "An ended session's checkpoints go first"
 _DONATED = "A donated target belongs to the tree"
 _DAMAGE = "Checkpoints and KV extents damaged or stamped >= N go, with everything deeper"
 _BYTES = "fixed + live + holes + pending + gap + pad = capacity, to the byte"
@@ -99,6 +101,10 @@ TREE = (
     NativeMutant(36, "tree.drop_stamp", "tree.c: kv_damaged", _DAMAGE),
     NativeMutant(37, "tree.drop_row", "tree.c: kv_damaged", _DAMAGE),
     NativeMutant(38, "tree.drop_state", "tree.c: k3_tree_drop", _DAMAGE),
+    NativeMutant(39, "tree.value_order", "tree_nodes.c: heap_key", _VALUE, silent=True),
+    NativeMutant(40, "tree.over_stays", "tree_nodes.c: heap_key", _OVER, silent=True),
+    NativeMutant(41, "tree.age_stops", "tree_price.c: reach_now", _VALUE, silent=True),
+    NativeMutant(42, "tree.weight_stale", "tree_price.c: reweigh", _VALUE, silent=True),
 )
 
 ARENA = (

@@ -61,7 +61,6 @@ enum {
     K3_MUTANT_OVER_STAYS = 40,          /* an ended session's checkpoints wait their turn (silent) */
     K3_MUTANT_AGE_STOPS = 41,           /* a checkpoint's age is never looked at again (silent) */
     K3_MUTANT_WEIGHT_STALE = 42,        /* a checkpoint is weighed once, whatever changes around it (silent) */
-    K3_MUTANT_RETURN_LOST = 43,         /* what is asked for again after it went is not learned (silent) */
 };
 
 /* Kinds of checkpoints that a rule of the core names; the numbers of k3mem.radix.Kind. */

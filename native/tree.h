@@ -45,6 +45,8 @@ typedef struct {
     int32_t depth, start, parent, state, kind, lock, children, scope;
     int32_t has_kv, superseded, is_tail, had_state;
     int32_t unused; /* 1: a checkpoint that was never touched */
+    int32_t note, turn, class, age; /* of a checkpoint; class -1: none */
+    float value;                    /* by which it is ordered within its rank, where there are values */
     int64_t stamp, kv_stamp;
 } k3_node_info;
 
@@ -111,7 +113,8 @@ void k3_tree_time(k3_tree *t, int64_t now);
  * structure (0 leaf, 1 line: one child below a passing kind, 2 fork), note and turn; edges [33]: ages at which buckets
  * begin, microseconds, edges[0] = 0; state_tokens: a state's bytes in tokens of KV. Once, on an empty tree. O(1). */
 int k3_tree_learn(k3_tree *t, int32_t n_classes, const uint16_t *class_of, const int64_t *edges, double state_tokens);
-/* Orders victims by values[class][32] x recompute saved a byte, within the rank that `classes` gave; NULL: by touch. O(n). */
+/* Orders victims by values[class][32] x recompute saved a byte, within the rank that `classes` gave, all weighed anew;
+ * NULL: by touch. O(n). */
 int k3_tree_values(k3_tree *t, const float *values);
 /* What was learned: [class][32] returns, and seconds spent waiting; writable, valid while the tree is. O(1). */
 void k3_tree_learned(k3_tree *t, double **returns, double **exposure);

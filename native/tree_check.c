@@ -199,6 +199,8 @@ static int check_prices(k3_tree *t) {
         NEED(n->timer == NONE || n->class != NO_CLASS, "class", x, n->class, "tracked without a class");
         NEED(n->state < 0 || !t->n_classes || n->timer != NONE || n->age == AGES - 1, "timer", x, n->timer,
              "a checkpoint that is not tracked");
+        NEED(n->timer == NONE || n->touch + t->edges[n->age + 1] > t->reached, "age", x, n->age,
+             "it has left its bucket (table 'touch')");
         NEED(n->weight >= 0, "weight", x, (int64_t)n->weight, "below 0");
         if (n->timer <= 0) continue;
         const node *p = &t->nodes[h->at[(n->timer - 1) / 2]];

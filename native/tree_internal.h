@@ -67,6 +67,7 @@ struct k3_tree {
     /* Prices: absent (n_classes 0) unless k3_tree_learn was called. Tables [class][age bucket]. */
     int32_t n_classes, notes;
     bool valued; /* order by values, not by touch */
+    uint64_t reached; /* the clock that all ages have reached */
     double state_tokens; /* a state's bytes in tokens of KV */
     heap timers;         /* tracked nodes by the time at which they leave their age bucket */
     uint64_t *edges;     /* [AGES + 1] ages at which buckets begin, microseconds; the last never comes */
@@ -130,7 +131,8 @@ void trim_ghosts(k3_tree *t);           /* down to the ghost limit */
 void classify(k3_tree *t, int32_t x);  /* class and weight of a checkpoint as it stands now. O(path to the next above) */
 void start_age(k3_tree *t, int32_t x); /* tracks x from its touch on. O(log n) */
 void end_age(k3_tree *t, int32_t x, bool returned); /* books x's age under its class and forgets it. O(log n) */
-void reach_now(k3_tree *t);              /* lets ages reach the clock. O(log n) a crossing */
+void reach_now(k3_tree *t); /* lets ages reach the clock. O(log n) a crossing */
+float value_of(const k3_tree *t, int32_t x);
 void count_turns(k3_tree *t, int32_t x, bool again); /* again: it had a checkpoint, and another turn comes by */
 bool reweigh(k3_tree *t, int32_t x);   /* whether the weight changed */
 void sift_at(k3_tree *t, heap *h, int32_t i);

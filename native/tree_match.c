@@ -142,7 +142,8 @@ int k3_tree_info(k3_tree *t, int32_t x, k3_node_info *out) {
                           .kind = n->kind, .lock = n->lock, .children = children_of(n), .scope = n->scope,
                           .has_kv = kv_bit(n), .superseded = (n->flags & SUPERSEDED) != 0, .is_tail = is_tail(t, n),
                           .had_state = (n->flags & HAD_STATE) != 0, .unused = n->state >= 0 && !(n->flags & USED),
-                          .stamp = n->stamp, .kv_stamp = n->kv_stamp};
+                          .stamp = n->stamp, .kv_stamp = n->kv_stamp, .note = n->note, .turn = n->turn,
+                          .class = n->class == NO_CLASS ? NONE : n->class, .age = n->age, .value = value_of(t, x)};
     return K3_OK;
 }
 

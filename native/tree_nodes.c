@@ -157,7 +157,7 @@ uint64_t heap_key(const k3_tree *t, int32_t x) {
     uint64_t class = n->state >= 0 && !over ? t->classes[n->kind][first] : 0;
     if (!t->valued || class == 0) return class << 56 | touch;
     /* A value is >= 0, so its bits stand in its order; ties go to the older, as far as 24 bits tell. */
-    float value = t->values[n->class * AGES + n->age] * n->weight;
+    float value = value_of(t, x);
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     if (K3_MUTANT(K3_MUTANT_VALUE_ORDER)) bits = ~bits;

@@ -111,7 +111,7 @@ void end_age(k3_tree *t, int32_t x, bool returned) {
     if (n->timer == NONE) return;
     size_t cell = (size_t)n->class * AGES + n->age;
     t->exposure[cell] += waited(t, n);
-    if (returned && !(K3_MUTANT(K3_MUTANT_RETURN_LOST) && n->state < 0)) t->returns[cell]++;
+    if (returned) t->returns[cell]++;
     stop_timer(t, x);
     if (n->state < 0) n->class = NO_CLASS;
 }
@@ -139,9 +139,15 @@ void reach_now(k3_tree *t) {
         reweigh(t, x);
         if (n->seat != NONE) sift_at(t, &t->heaps[EVICTABLE], n->seat);
     }
+    t->reached = t->clock;
 }
 
 /* -- classes and weights */
+
+float value_of(const k3_tree *t, int32_t x) {
+    const node *n = &t->nodes[x];
+    return n->state >= 0 && n->class != NO_CLASS ? t->values[(size_t)n->class * AGES + n->age] * n->weight : 0;
+}
 
 static int structure(const node *n) {
     if (n->count[1] == 0) return LEAF;

@@ -114,6 +114,12 @@ class Info(NamedTuple):
     scope: ScopeId
     unused: bool
     """A checkpoint that nobody has touched since it was attached."""
+    note: int
+    """What was last said of its next use (`Note`)."""
+    turn: int
+    """Ends and forks of earlier prompts above it."""
+    value: float
+    """By which it is ordered within its rank; 0 where the tree has no values."""
 
 
 class Counters(NamedTuple):
@@ -226,7 +232,7 @@ class Tree:
         return Info(
             i.depth, i.start, i.parent, i.state, _KINDS[i.kind], i.stamp, i.lock, bool(i.has_kv), i.children,
             bool(i.superseded), bool(i.is_tail), bool(i.had_state), i.kv_stamp, i.scope,
-            bool(i.unused),
+            bool(i.unused), i.note, i.turn, i.value,
         )
 
     def state(self, node: NodeId) -> StateId:
@@ -287,7 +293,7 @@ class Tree:
     def time(self, seconds: float) -> None:
         """The caller's clock. It never runs back here; without it, each use counts as a microsecond. O(log n) for each
         checkpoint that came into another bucket of age."""
-        lib.k3_tree_time(self._t, int(1e6 * seconds))
+        lib.k3_tree_time(self._t, round(1e6 * seconds))
 
     def learn(self, classes: npt.NDArray[np.uint16], count: int, edges: Sequence[float], state_tokens: float) -> None:
         """Give checkpoints classes and learn when they are used again; once, while the tree has none.

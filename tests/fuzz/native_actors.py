@@ -28,6 +28,7 @@ for folder in ("pool", "radix"):
         sys.path.insert(0, path)
 
 from test_arena_stress import GEOMETRIES, Actor  # noqa: E402
+from test_tree_price import Priced  # noqa: E402
 from test_tree_stress import World  # noqa: E402
 
 CHOICES = st.randoms(use_true_random=False)
@@ -363,4 +364,4 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 MACHINES = (ArenaMachine, TreeMachine, PrefixMachine)
-__all__ = ["GEOMETRIES", "MACHINES", "Actor", "ArenaMachine", "PrefixMachine", "TreeMachine", "World"]
+__all__ = ["GEOMETRIES", "MACHINES", "Actor", "ArenaMachine", "PrefixMachine", "Priced", "TreeMachine", "World"]
