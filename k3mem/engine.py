@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
@@ -16,6 +17,7 @@ from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
+from k3mem.radix import Note, due
 from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched.core import Drafter, Flight
 from k3mem.sched.job import Job
@@ -87,6 +89,20 @@ class Engine:
         """End a pin."""
         with self._latching():
             self.scheduler.core.pins.unpin(session)
+
+    def hint(self, session: Hashable, *, stop: str | None = None, returns_in: float | None = None,
+             over: bool = False) -> bool:
+        """What the caller knows of a session whose request has ended: why its answer `stop`ped (`tool`: the next turn
+        follows when a tool has run; `end`: a human speaks next), in how many seconds its next turn is expected
+        (`returns_in`), or that it is `over`: its checkpoints then go first. False where none of its is cached. Plain
+        LRU uses `over` alone. Raises ValueError."""
+        if stop not in (None, "tool", "end"):
+            raise ValueError(f"hint: stop must be 'tool', 'end' or None, got {stop!r}")
+        if returns_in is not None and not 0 <= returns_in < math.inf:
+            raise ValueError(f"hint: returns_in must be seconds >= 0, got {returns_in!r}")
+        note = Note.UNKNOWN if stop is None else Note.TOOL if stop == "tool" else Note.END
+        with self._latching():
+            return self.scheduler.hint(session, Note.OVER if over else note if returns_in is None else due(returns_in))
 
     @property
     def has_work(self) -> bool:

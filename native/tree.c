@@ -354,6 +354,19 @@ int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out) {
     return 1;
 }
 
+int k3_tree_remove(k3_tree *t, int32_t x, int32_t protect, k3_evicted *out) {
+    uint32_t epoch = next_epoch(t);
+    if (!is_live(t, x)) return 0;
+    if (protect != NONE) {
+        int rc = need_live(t, protect);
+        if (rc < 0) return rc;
+        mark_path(t, protect, epoch);
+    }
+    if (!kv_bit(&t->nodes[x]) || t->nodes[x].seat == NONE || t->nodes[x].mark == epoch) return 0;
+    retire(t, x, epoch, out);
+    return 1;
+}
+
 int32_t k3_tree_next_class(const k3_tree *t) {
     const heap *h = &t->heaps[EVICTABLE];
     return h->n ? (int32_t)(heap_key(t, h->at[0]) >> 56) : NONE;

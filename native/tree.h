@@ -96,6 +96,8 @@ int32_t k3_tree_take(k3_tree *t, int32_t node);
 /* Removes the entry with the smallest key outside the path root..protect (-1: none protected). 1: a victim in *out,
  * 0: nothing is evictable. Amortised O(log n + path to protect + protected entries met). */
 int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out);
+/* Removes this entry, if it may go: 1 with the victim in *out, else 0. O(log n + path to protect). */
+int k3_tree_remove(k3_tree *t, int32_t node, int32_t protect, k3_evicted *out);
 /* Removes the state of least loss if more than `limit` capped checkpoints of `kinds` (bit set) lie on the path above
  * node. 1: a victim in *out, 0: none. O(path). */
 int k3_tree_cap(k3_tree *t, int32_t node, int32_t limit, uint32_t kinds, k3_evicted *out);

@@ -199,13 +199,14 @@ static int check_prices(k3_tree *t) {
         NEED(n->timer == NONE || n->class != NO_CLASS, "class", x, n->class, "tracked without a class");
         NEED(n->state < 0 || !t->n_classes || n->timer != NONE || n->age == AGES - 1, "timer", x, n->timer,
              "a checkpoint that is not tracked");
-        NEED(n->timer == NONE || n->touch + t->edges[n->age + 1] > t->reached, "age", x, n->age,
-             "it has left its bucket (table 'touch')");
         NEED(n->weight >= 0, "weight", x, (int64_t)n->weight, "below 0");
-        if (n->timer <= 0) continue;
-        const node *p = &t->nodes[h->at[(n->timer - 1) / 2]];
-        NEED(p->touch + t->edges[p->age + 1] <= n->touch + t->edges[n->age + 1], "timers", x, n->timer,
-             "heap order broken (tables 'touch', 'age')");
+    }
+    for (int32_t i = 0; i < h->n; i++) {
+        const node *n = &t->nodes[h->at[i]], *p = &t->nodes[h->at[i ? (i - 1) / 2 : 0]];
+        NEED(n->age < AGES - 1, "age", h->at[i], n->age, "the last bucket has no end to wait for");
+        uint64_t ends = n->touch + t->edges[n->age + 1];
+        NEED(ends > t->reached, "age", h->at[i], n->age, "it has left its bucket (table 'touch')");
+        NEED(p->touch + t->edges[p->age + 1] <= ends, "timers", h->at[i], i, "heap order broken (tables 'touch', 'age')");
     }
     for (int32_t i = 0; i < t->n_classes * AGES; i++)
         NEED(t->returns[i] >= 0 && t->exposure[i] >= 0 && t->values[i] >= 0, "returns", NONE, i, "below 0 or no number");

@@ -8,18 +8,23 @@ holds many states, shadows see a hashed sample of sessions, told by the first pa
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
 
 from k3mem.radix.kinds import Kind
-from k3mem.radix.learn import CLASSES, EDGES, Learned, Learning, class_table
+from k3mem.radix.learn import Learned, Learning
 from k3mem.radix.policy import EvictionPolicy, Keeper, Lru, Prices, ranks
 from k3mem.radix.tree import Tree
 from k3mem.types import Int32, NodeId, ScopeId, StateId, UInt8
 
 STATES_MOST = 16_384
 """Where the bytes hold more states than this, shadows see a sample."""
+
+
+TICKETS_MOST = 16_384
+"""Requests whose ends can still be told; the oldest are forgotten."""
 
 
 class Shadow:
@@ -100,12 +105,12 @@ class Following:
         self.followed = 0
         self.switches = 0
         self.requests = 0
-        self._left: dict[int, list[list[tuple[NodeId, int]]]] = {}
-        tree.learn(class_table(), CLASSES, EDGES.tolist(), prices.state_tokens)
+        self._left: OrderedDict[int, list[list[tuple[NodeId, int]]]] = OrderedDict()
+        self.own = Learning(tree, prices, Learned(policy.superseded_first), held=True)
+        """The real tree learns for itself: with answers, chunks and running requests it is not quite like a shadow."""
 
     def requested(self, scope: ScopeId, prompt: Int32, now: float) -> int:
-        self.tree.time(now)
-        self.requests += 1
+        self.requests = self.own.requested(scope, prompt, now)
         if len(prompt) and self._sampled(prompt):
             self.hits *= self.policy.decay
             left = []
@@ -114,12 +119,14 @@ class Following:
                 self.hits[i] += hit
                 left.append(kept)
             self._left[self.requests] = left
+            if len(self._left) > TICKETS_MOST:
+                self._left.popitem(last=False)
         if self.requests % self.policy.period == 0:
             self._choose()
         return self.requests
 
     def finished(self, request: int, note: int) -> None:
-        for shadow, left in zip(self.shadows, self._left.pop(request, ()), strict=False):
+        for shadow, left in zip(self.shadows, self._left.get(request, ()), strict=False):
             shadow.note(left, note)
 
     def _sampled(self, prompt: Int32) -> bool:
@@ -133,8 +140,7 @@ class Following:
         if self.hits[best] > self.hits[self.followed] * (1 + self.policy.margin):
             self.followed = best
             self.switches += 1
-        keeper = self.shadows[self.followed].keeper
-        self.tree.values(keeper.table if isinstance(keeper, Learning) else None)
+            self.own.held = not isinstance(self.shadows[best].keeper, Learning)
 
     def stats(self) -> dict[str, object]:
         return {"followed": type(self.policy.candidates[self.followed]).__name__, "switches": self.switches,

@@ -93,28 +93,28 @@ def gittins(hazard: Float64) -> Float64:
 
 
 class Learning:
-    """The keeper of `Learned`: every `period` requests it sets the tree's values from what the tree has counted."""
+    """The keeper of `Learned`: every `period` requests it looks at what the tree has counted, and sets its values
+    unless somebody else has them `held` back."""
 
-    def __init__(self, tree: Tree, prices: Prices, policy: Learned) -> None:
-        self.tree, self.policy = tree, policy
+    def __init__(self, tree: Tree, prices: Prices, policy: Learned, held: bool = False) -> None:
+        self.tree, self.policy, self.held = tree, policy, held
         tree.learn(class_table(), CLASSES, EDGES.tolist(), prices.state_tokens)
         self.returns, self.exposure = tree.learned()
-        self.table = self._look()
-        tree.values(self.table)
         self.requests = 0
+        self._look()
 
-    def _look(self) -> Float32:
+    def _look(self) -> None:
         exposure = self.exposure + self.tree.waiting()
-        return gittins(hazards(self.returns, exposure, self.policy.strength)).astype(np.float32)
+        table = gittins(hazards(self.returns, exposure, self.policy.strength)).astype(np.float32)
+        self.tree.values(None if self.held else table)
+        self.returns *= self.policy.decay
+        self.exposure *= self.policy.decay
 
     def requested(self, scope: ScopeId, prompt: Int32, now: float) -> int:
         self.tree.time(now)
         self.requests += 1
         if self.requests % self.policy.period == 0:
-            self.table = self._look()
-            self.returns *= self.policy.decay
-            self.exposure *= self.policy.decay
-            self.tree.values(self.table)
+            self._look()
         return self.requests
 
     def finished(self, request: int, note: int) -> None:

@@ -14,7 +14,7 @@ P page_tokens. Every method may raise Corrupted when a node is not in the tree, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +145,22 @@ class Walk(NamedTuple):
     scope: Int32
 
 
+class Picker(Protocol):
+    """Who chooses victims in Python. Told of what happens to checkpoints; what goes it notices when it picks."""
+
+    def used(self, node: NodeId) -> None:
+        """A checkpoint was attached or used."""
+        ...
+
+    def changed(self, node: NodeId) -> None:
+        """What is known of its next use changed."""
+        ...
+
+    def pick(self, protect: NodeId) -> Evicted | None:
+        """Remove one from the tree (`Tree.remove`); None if none may go."""
+        ...
+
+
 def _i32(values: Ints) -> Int32:
     return np.ascontiguousarray(values, np.int32)
 
@@ -177,6 +193,8 @@ class Tree:
             raise MemoryError("no memory for a tree")
         self._t: Any = ffi.gc(raw, lib.k3_tree_free)
         self._classes = 0
+        self.picker: Picker | None = None
+        """Chooses victims in the place of the heap, once nothing of rank 0 is left."""
         self._match: Any = _NEW("k3_match *")
         self._published: Any = _NEW("k3_published *")
         self._evicted: Any = _NEW("k3_evicted *")
@@ -284,11 +302,15 @@ class Tree:
     def touch(self, node: NodeId) -> None:
         """Mark as used now, and its checkpoint as consumed. O(log n)."""
         self._checked(lib.k3_tree_touch(self._t, node))
+        if self.picker is not None:
+            self.picker.used(node)
 
     def note(self, node: NodeId, note: int) -> None:
         """What is known now of the next use of a node's checkpoint (`Note`); OVER counts for those above it too, up to
         a fork. Nothing happens where there is no checkpoint. O(log n), OVER: for each. Raises ValueError."""
         self._checked(lib.k3_tree_note(self._t, node, note), f"no note {note}")
+        if self.picker is not None:
+            self.picker.changed(node)
 
     def time(self, seconds: float) -> None:
         """The caller's clock. It never runs back here; without it, each use counts as a microsecond. O(log n) for each
@@ -367,6 +389,8 @@ class Tree:
         if rc < 0:
             self._fail(rc, f"publish at node {node}: end {end}, {len(ids)} pages, state {state}, stamp {stamp}")
         replaced = self._pages_out(2 * out.n_replaced).reshape(-1, 2)
+        if self.picker is not None and state != NO_STATE:
+            self.picker.used(out.node)
         return Published(out.node, bool(out.taken), out.adopted_from, replaced, out.shared_page)
 
     def remember(self, node: NodeId, tokens: Ints, end: int) -> None:
@@ -389,7 +413,15 @@ class Tree:
         needed, up to the next checkpoint, fork, lock or protected node. None when nothing is evictable.
         O(log n) amortised, plus the path to `protect` and the protected entries older than the victim.
         """
+        if self.picker is not None and lib.k3_tree_next_class(self._t) > 0:
+            return self.picker.pick(protect)
         found = self._checked(lib.k3_tree_evict(self._t, protect, self._evicted))
+        return self._victim() if found else None
+
+    def remove(self, node: NodeId, protect: NodeId = NO_NODE) -> Evicted | None:
+        """`evict`, but this entry; None where it is none, is locked, or lies on the path to `protect`. O(log n) and the
+        path."""
+        found = self._checked(lib.k3_tree_remove(self._t, node, protect, self._evicted))
         return self._victim() if found else None
 
     def cap(self, node: NodeId, limit: int, kinds: Iterable[Kind] | None = None) -> Evicted | None:

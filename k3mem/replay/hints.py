@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from k3mem.radix import Auto, Cost, EvictionPolicy, Kind, Learned, Lru, Note, due
 from k3mem.replay.options import BadOption
@@ -22,6 +23,11 @@ def eviction(name: str, superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)) 
     if name not in POLICIES:
         raise BadOption(f"unknown policy {name!r}; known: {', '.join(POLICIES)}")
     return POLICIES[name](superseded_first)
+
+
+def stop_of(turn: Turn) -> Literal["tool", "end"] | None:
+    """Why a turn's answer ended, in the words of `Engine.hint`."""
+    return "tool" if turn.stop in TOOL else "end" if turn.stop in END else None
 
 
 class Hints:

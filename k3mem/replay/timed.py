@@ -15,7 +15,7 @@ from k3mem.plan import Sampling
 from k3mem.policy import Policy
 from k3mem.replay.arrival import pool_bytes
 from k3mem.replay.feed import ClosedFeed, OpenFeed
-from k3mem.replay.hints import eviction
+from k3mem.replay.hints import eviction, stop_of
 from k3mem.replay.metrics import Times, memory_stats
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
 from k3mem.replay.trace import Trace, Turn
@@ -93,6 +93,7 @@ class TimedReplay:
 
     def _finish(self, turn: Turn, t: float) -> None:
         self.times.on_finish(turn.index, t, turn.output)
+        self.engine.hint(turn.session, stop=stop_of(turn))
         self.done += 1
         self.feed.ended(turn, t)
 

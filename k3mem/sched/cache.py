@@ -115,6 +115,12 @@ class Cache:
             causes |= _split_known(hit, max(hit, end), found, self.shape.grid)
         return {cause: count for cause, count in causes.items() if count}
 
+    def noted(self, node: NodeId, note: int, ticket: int, now: float) -> None:
+        """This is known now of the next use of a node's checkpoint, which the request of that ticket left. O(log n)."""
+        self.tree.time(now)
+        self.tree.note(node, note)
+        self.keeper.finished(ticket, note)
+
     # -- making room
 
     def room(self, pages: int, states: int, protect: NodeId = NO_NODE) -> Fit:

@@ -204,6 +204,14 @@ class Scheduler:
         self.core.timed = True
         self.core.pins.pin(session, self.core.clock() + ttl)
 
+    def hint(self, session: Hashable, note: int) -> bool:
+        """What is known of the next use of a session's newest checkpoint; False where there is none."""
+        place = self.core.pins.newest(session)
+        if place is None:
+            return False
+        self.core.cache.noted(place.node, note, place.ticket, self.core.clock())
+        return True
+
     def flush(self) -> None:
         """Drop all that nobody uses, ghosts included. Raises RuntimeError while a plan is open."""
         core = self.core

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from k3mem.errors import Corrupted
-from k3mem.radix import Kind, Lru, Tree
+from k3mem.radix import Kind, Lru, Note, Tree
+from k3mem.radix.learn import CLASSES, EDGES, class_table
+from k3mem.radix.tree import AGES
 
 PER_NODE = ["touch", "stamp", "kv_stamp", "parent", "left", "right", "kids_ghost", "kids_kv", "count_ghost", "count_kv",
             "start", "len", "state", "lock", "seat", "scope", "mark", "kind", "flags"]
@@ -66,6 +68,40 @@ def test_a_broken_word_of_a_node_is_named(tree: Tree, table: str) -> None:
         assert f"'{table}'" in said
         assert f"node {i}:" in said or not tree._table("flags")[i]
     tree.check()
+
+
+@pytest.fixture
+def priced(tree: Tree) -> Tree:
+    """Checkpoints with classes, ages and notes, some evicted and still waited for."""
+    tree = Tree(2, 2, Lru(), 60)
+    tree.learn(class_table(), CLASSES, EDGES.tolist(), 9.0)
+    tree.values(np.ones((CLASSES, AGES), np.float32))
+    root = tree.root(tree.new_scope())
+    for i in range(12):
+        tree.time(3.0**i)
+        node = tree.publish(root, [i % 4, i, 1, 1], 4, (2 * i, 2 * i + 1), 100 + i, Kind.PROMPT_END, i).node
+        tree.note(node, Note.TOOL)
+    for _ in range(3):
+        tree.evict()
+    tree.check()
+    return tree
+
+
+@pytest.mark.parametrize("table", ["timer", "class", "age", "note"])
+def test_a_broken_word_of_a_price_is_named(priced: Tree, table: str) -> None:
+    live = priced._table("flags") != 0
+    for i, said in broken(priced, table):
+        assert f"'{table}'" in said, (i, said)
+        assert f"node {i}:" in said or not live[i] or table == "timer"
+    priced.check()
+
+
+def test_an_age_that_was_not_looked_at_is_named(priced: Tree) -> None:
+    touch, timer = priced._table("touch"), priced._table("timer")
+    node = int(np.flatnonzero(timer == len(timer[timer >= 0]) - 1)[0])
+    touch[node] = 1
+    with pytest.raises(Corrupted, match=f"node {node}"):
+        priced.check()
 
 
 @pytest.mark.parametrize("table", ["tokens", "pages"])

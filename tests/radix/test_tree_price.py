@@ -205,11 +205,11 @@ def test_turns_are_counted_along_a_lineage_even_where_its_end_was_evicted() -> N
 
 
 @pytest.mark.parametrize("wrong", [
-    dict(count=0), dict(count=5), dict(state_tokens=0.0), dict(edges=[0.0] * AGES), dict(edges=[1.0]),
+    {"count": 0}, {"count": 5}, {"state_tokens": 0.0}, {"edges": [0.0] * AGES}, {"edges": [1.0]},
 ])
 def test_wrong_tables_are_refused(wrong: dict[str, object]) -> None:
     tree = Tree(1, 1, Lru(()))
-    good = dict(classes=class_table(), count=CLASSES, edges=EDGES.tolist(), state_tokens=1.0)
+    good = {"classes": class_table(), "count": CLASSES, "edges": EDGES.tolist(), "state_tokens": 1.0}
     with pytest.raises(ValueError, match="learn"):
         tree.learn(**{**good, **wrong})  # type: ignore[arg-type]
 
