@@ -90,7 +90,7 @@ TREE = (
     NativeMutant(25, "tree.superseded_fork", "tree_nodes.c: settle", _SUPERSEDED, silent=True),
     NativeMutant(26, "tree.superseded_kind", "tree.c: supersede_above", _SUPERSEDED, silent=True),
     NativeMutant(27, "tree.superseded_last", "tree_nodes.c: heap_key", _SUPERSEDED, silent=True),
-    NativeMutant(28, "tree.heap_order", "tree_nodes.c: sift", _LIFE, silent=True),
+    NativeMutant(28, "tree.heap_order", "tree_nodes.c: sink", _LIFE, silent=True),
     NativeMutant(29, "tree.cap_fork", "tree.c: k3_tree_cap", _SUPERSEDED, silent=True),
     NativeMutant(30, "tree.cap_locked", "tree.c: k3_tree_cap", _LOCK),
     NativeMutant(31, "tree.evict_shared", "tree.c: retire", _LOCK),

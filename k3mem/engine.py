@@ -17,7 +17,6 @@ from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
-from k3mem.radix import Note, due
 from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched.core import Drafter, Flight
 from k3mem.sched.job import Job
@@ -100,9 +99,8 @@ class Engine:
             raise ValueError(f"hint: stop must be 'tool', 'end' or None, got {stop!r}")
         if returns_in is not None and not 0 <= returns_in < math.inf:
             raise ValueError(f"hint: returns_in must be seconds >= 0, got {returns_in!r}")
-        note = Note.UNKNOWN if stop is None else Note.TOOL if stop == "tool" else Note.END
         with self._latching():
-            return self.scheduler.hint(session, Note.OVER if over else note if returns_in is None else due(returns_in))
+            return self.scheduler.hint(session, stop, returns_in, over)
 
     @property
     def has_work(self) -> bool:

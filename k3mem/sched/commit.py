@@ -12,7 +12,7 @@ from k3mem.radix import Kind
 from k3mem.request import Output
 from k3mem.sched import close
 from k3mem.sched.core import Core, Flight
-from k3mem.sched.job import End, Seated
+from k3mem.sched.job import End, Job, Seated
 from k3mem.types import Int32
 
 LAST_DONE = int(max(Done))
@@ -41,6 +41,9 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     core.failures = 0
     outputs, core.outputs = core.outputs, []
     lanes.inflight[plan.lane] -= 1
+    for prefill in flight.prefill:
+        if not prefill.seat.job.ticket and core.policy.caching:
+            _asked(core, prefill.seat.job)
     decode = len(flight.decode_lanes)
     lanes.launched[flight.decode_lanes] -= flight.windows * plan.repeat - result.accepted[:decode]
     times = result.times.tolist()
@@ -76,6 +79,13 @@ def commit(core: Core, flight: Flight, result: Result) -> list[Output]:
     metrics.rows += len(plan.kind) * plan.repeat
     metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
+
+
+def _asked(core: Core, job: Job) -> None:
+    """Tell the eviction policy of a request, once: when its first chunk commits, a moment that does not depend on how
+    many steps a plan before it stood for."""
+    grid = core.shape.grid
+    job.ticket = core.cache.keeper.requested(job.scope, job.tokens[: (job.prompt - 1) // grid * grid], core.clock())
 
 
 def _same_step(plan: Plan, result: Result) -> None:

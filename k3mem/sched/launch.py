@@ -86,8 +86,6 @@ def _count(core: Core, b: Builder) -> None:
         if not first:
             metrics.resumed_tokens += seat.target - seat.node_depth
             continue
-        seat.job.ticket = core.cache.keeper.requested(
-            seat.job.scope, seat.job.tokens[: (hit.input - 1) // core.shape.grid * core.shape.grid], core.clock())
         metrics.requests += 1
         metrics.input_tokens += hit.input
         metrics.hit_tokens += hit.hit

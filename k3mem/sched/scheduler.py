@@ -9,6 +9,7 @@ from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, Unk
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
+from k3mem.radix import Note, due
 from k3mem.request import Hit, Output, Request, RequestId
 from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, moves, prefill
 from k3mem.sched.builder import Builder
@@ -204,12 +205,14 @@ class Scheduler:
         self.core.timed = True
         self.core.pins.pin(session, self.core.clock() + ttl)
 
-    def hint(self, session: Hashable, note: int) -> bool:
+    def hint(self, session: Hashable, stop: str | None, returns_in: float | None, over: bool) -> bool:
         """What is known of the next use of a session's newest checkpoint; False where there is none."""
         place = self.core.pins.newest(session)
         if place is None:
             return False
-        self.core.cache.noted(place.node, note, place.ticket, self.core.clock())
+        note = Note.UNKNOWN if stop is None else Note.TOOL if stop == "tool" else Note.END
+        said = Note.OVER if over else note if returns_in is None else due(returns_in)
+        self.core.cache.noted(place.node, said, place.ticket, self.core.clock())
         return True
 
     def flush(self) -> None:
