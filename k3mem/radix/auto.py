@@ -140,7 +140,7 @@ class Following:
         if self.hits[best] > self.hits[self.followed] * (1 + self.policy.margin):
             self.followed = best
             self.switches += 1
-            self.own.held = not isinstance(self.shadows[best].keeper, Learning)
+            self.own.hold(not isinstance(self.shadows[best].keeper, Learning))
 
     def stats(self) -> dict[str, object]:
         return {"followed": type(self.policy.candidates[self.followed]).__name__, "switches": self.switches,

@@ -93,27 +93,34 @@ def gittins(hazard: Float64) -> Float64:
 
 
 class Learning:
-    """The keeper of `Learned`: every `period` requests it looks at what the tree has counted, and sets its values
-    unless somebody else has them `held` back."""
+    """The keeper of `Learned`: every `period` requests, later more seldom, it looks at what the tree has counted, and
+    sets its values unless somebody else has them `held` back."""
 
     def __init__(self, tree: Tree, prices: Prices, policy: Learned, held: bool = False) -> None:
         self.tree, self.policy, self.held = tree, policy, held
         tree.learn(class_table(), CLASSES, EDGES.tolist(), prices.state_tokens)
         self.returns, self.exposure = tree.learned()
-        self.requests = 0
+        self.requests = self._looked = 0
         self._look()
 
     def _look(self) -> None:
+        gap, self._looked = self.requests - self._looked, self.requests
         exposure = self.exposure + self.tree.waiting()
         table = gittins(hazards(self.returns, exposure, self.policy.strength)).astype(np.float32)
         self.tree.values(None if self.held else table)
-        self.returns *= self.policy.decay
-        self.exposure *= self.policy.decay
+        self.returns *= self.policy.decay**gap
+        self.exposure *= self.policy.decay**gap
+
+    def hold(self, held: bool) -> None:
+        """Keep the values from the tree, which then goes by last use, or give them to it."""
+        self.held = held
+        self._look()
 
     def requested(self, scope: ScopeId, prompt: Int32, now: float) -> int:
         self.tree.time(now)
         self.requests += 1
-        if self.requests % self.policy.period == 0:
+        least = self.policy.period
+        if self.requests - self._looked >= min(max(least, self.requests // 32), 8 * least):
             self._look()
         return self.requests
 
@@ -131,9 +138,9 @@ class Learned:
 
     superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)
     period: int = 64
-    """Requests between two looks at what was counted."""
-    decay: float = 0.997
-    """What a count is worth one look later: half of it is forgotten in 15,000 requests."""
+    """Requests between two looks at what was counted, at first; later 3 % of all so far, at most 8 periods."""
+    decay: float = 0.99995
+    """What a count is worth one request later: half of it is forgotten in 14,000."""
     strength: float = 1.0
     """How many returns a class must have seen to weigh as much as what is known of its like."""
 
