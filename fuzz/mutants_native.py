@@ -105,6 +105,7 @@ TREE = (
     NativeMutant(40, "tree.over_stays", "tree_nodes.c: heap_key", _OVER, silent=True),
     NativeMutant(41, "tree.age_stops", "tree_price.c: reach_now", _VALUE, silent=True),
     NativeMutant(42, "tree.weight_stale", "tree_price.c: reweigh", _VALUE, silent=True),
+    NativeMutant(43, "tree.tail_fork", "tree.c: follow_tail", _SUPERSEDED, silent=True),
 )
 
 ARENA = (

@@ -65,11 +65,21 @@ static void supersede_above(k3_tree *t, int32_t x) {
         node *n = &t->nodes[p];
         if (n->flags & ROOT || children_of(n) != 1) return;
         if (n->state < 0) continue;
-        bool passing = n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND);
-        if (passing) n->flags |= SUPERSEDED;
+        if (passes(n) || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND)) n->flags |= SUPERSEDED;
         settle(t, p);
         return;
     }
+}
+
+/* A lineage goes on from tail x, as a sibling: a tail has no children. The first one supersedes x, a second one makes
+ * it a fork. */
+static void follow_tail(k3_tree *t, int32_t x) {
+    node *n = &t->nodes[x];
+    if (!is_tail(t, n) || n->state < 0) return;
+    if (n->followed < 2) n->followed++;
+    if (passes(n) && (n->followed == 1 || K3_MUTANT(K3_MUTANT_TAIL_FORK))) n->flags |= SUPERSEDED;
+    else n->flags &= (uint8_t)~SUPERSEDED;
+    settle(t, x);
 }
 
 static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t stamp) {
@@ -81,6 +91,7 @@ static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t s
     n->touch = ++t->clock;
     n->flags &= (uint8_t)~(HAD_STATE | USED | SUPERSEDED);
     n->note = K3_USE_RUNNING;
+    n->followed = 0;
     t->counters[CHECKPOINTS]++;
     if (t->n_classes) {
         end_age(t, x, false);
@@ -191,6 +202,7 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
     t->n_pages = t->n_states = 0;
     *out = (k3_published){.adopted_from = NONE, .shared_page = NONE};
     if (stamp > t->last_stamp) t->last_stamp = stamp;
+    const int32_t from = x;
     if (end > depth && (x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
     int32_t passed = NONE;
     for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
@@ -214,6 +226,7 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
     if (state < 0) return K3_OK;
     if (t->nodes[x].state < 0) {
         attach(t, x, state, kind, stamp);
+        if (from != x) follow_tail(t, from);
         out->taken = 1;
     } else {
         out->taken = K3_MUTANT(K3_MUTANT_TAKEN);

@@ -33,7 +33,7 @@ static const field FIELDS[] = {
     FIELD("scope", scope),        FIELD("mark", mark),             FIELD("kind", kind),
     FIELD("flags", flags),        FIELD("timer", timer),           FIELD("weight", weight),
     FIELD("class", class),        FIELD("age", age),               FIELD("note", note),
-    FIELD("turn", turn),
+    FIELD("turn", turn),          FIELD("followed", followed),
 };
 
 /* A free node holds nothing but its link. */
@@ -194,6 +194,7 @@ static int check_prices(k3_tree *t) {
         if (!(n->flags & LIVE)) continue;
         NEED(n->class == NO_CLASS || n->class < t->n_classes, "class", x, n->class, "no such class");
         NEED(n->note < NOTES_MAX, "note", x, n->note, "no such note");
+        NEED(n->followed < STRUCTURES, "followed", x, n->followed, "above 2");
         NEED(n->age < AGES, "age", x, n->age, "no such bucket");
         NEED(n->timer >= NONE && n->timer < h->n, "timer", x, n->timer, "not a place in table 'timers'");
         NEED(n->timer == NONE || n->class != NO_CLASS, "class", x, n->class, "tracked without a class");
@@ -280,10 +281,9 @@ int k3_tree_check(k3_tree *t) {
         NEED((n->seat != NONE) == belongs_in_heap(t, x), "seat", x, n->seat, "in a heap and eligible disagree");
         NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && h->at[n->seat] == x), "seat", x, n->seat,
              "not its place in the heap");
-        NEED(!(n->flags & SUPERSEDED) ||
-                 (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && n->count[0] == 0 &&
-                  n->count[1] == 1),
-             "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
+        bool line = n->count[0] == 0 && n->count[1] == 1, followed = is_tail(t, n) && n->followed == 1;
+        NEED(!(n->flags & SUPERSEDED) || (n->state >= 0 && passes(n) && (line || followed)), "flags", x, n->flags,
+             "superseded without one KV child, or one lineage that follows a tail, or of a kind that stays");
         if (n->parent == NONE) continue;
         NEED(n->start == depth_of(&t->nodes[n->parent]), "start", x, n->start, "not where the parent ends");
         NEED(n->scope == t->nodes[n->parent].scope, "scope", x, n->scope, "not the parent's");

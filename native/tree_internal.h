@@ -35,6 +35,7 @@ typedef struct {
     uint8_t kind, flags;
     uint8_t age;  /* bucket of now - touch, as of the last crossing */
     uint8_t note; /* what the caller said of its next use */
+    uint8_t followed; /* lineages that went on from a tail's checkpoint: 0, 1, 2 or more */
     uint8_t turn; /* ends and forks of earlier prompts above it, saturating */
 } node;
 
@@ -91,6 +92,10 @@ static inline int32_t pages_of(const k3_tree *t, int32_t tokens) { return tokens
 static inline int kv_bit(const node *n) { return (n->flags & KV) != 0; }
 static inline int32_t children_of(const node *n) { return n->count[0] + n->count[1]; }
 static inline bool is_tail(const k3_tree *t, const node *n) { return n->len % t->page != 0; }
+/* Kinds that a deeper checkpoint of the same lineage makes worth less. */
+static inline bool passes(const node *n) {
+    return n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END || n->kind == K3_ANSWER_END || n->kind == K3_RETRACT;
+}
 static inline bool is_live(const k3_tree *t, int32_t x) { return x >= 0 && x < t->top && (t->nodes[x].flags & LIVE); }
 
 /* A bijection of node ids, so priorities never tie. */

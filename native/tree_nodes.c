@@ -221,7 +221,7 @@ static void leave_heap(k3_tree *t, int32_t x) {
 
 void settle(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
-    bool line = (children_of(n) == 1 && n->count[1] == 1) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
+    bool line = (children_of(n) == 1 && n->count[1] == 1) || is_tail(t, n) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
     if (n->state < 0 || !line) n->flags &= (uint8_t)~SUPERSEDED;
     if (t->n_classes && n->state >= 0) classify(t, x);
     heap *h = &t->heaps[kv_bit(n)];

@@ -149,14 +149,15 @@ float value_of(const k3_tree *t, int32_t x) {
     return n->state >= 0 && n->class != NO_CLASS ? t->values[(size_t)n->class * AGES + n->age] * n->weight : 0;
 }
 
-static int structure(const node *n) {
+static int structure(const k3_tree *t, const node *n) {
+    if (is_tail(t, n)) return n->followed;
     if (n->count[1] == 0) return LEAF;
     return n->count[1] == 1 && n->count[0] == 0 && n->kind != K3_BRANCH ? LINE : FORK;
 }
 
 void classify(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
-    size_t row = (size_t)structure(n) * NOTES_MAX + n->note;
+    size_t row = (size_t)structure(t, n) * NOTES_MAX + n->note;
     n->class = t->class_of[row * TURNS_MAX + n->turn];
     reweigh(t, x);
 }

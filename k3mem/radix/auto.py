@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from k3mem.radix.kinds import Kind
+from k3mem.radix.kinds import PASSED, Kind
 from k3mem.radix.learn import Learned, Learning
 from k3mem.radix.policy import EvictionPolicy, Keeper, Lru, Prices, ranks
 from k3mem.radix.tree import Tree
@@ -151,7 +151,7 @@ class Following:
 class Auto:
     """Follows the candidate whose shadow hits most; the first one until there is evidence for another."""
 
-    superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)
+    superseded_first: tuple[Kind, ...] = PASSED
     period: int = 64
     """Requests between two choices."""
     margin: float = 0.005

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
-from k3mem.radix.kinds import Kind
+from k3mem.radix.kinds import PASSED, Kind
 from k3mem.radix.policy import Keeper, Prices, ranks
 from k3mem.radix.tree import Evicted, Info, Tree
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, UInt8
@@ -87,7 +87,7 @@ class Custom:
     """Victims by a key of one's own. `Custom(lambda info, use, prices: use)` is LRU, some times slower."""
 
     key: Key
-    superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)
+    superseded_first: tuple[Kind, ...] = PASSED
 
     def classes(self) -> UInt8:
         return ranks(self.superseded_first)

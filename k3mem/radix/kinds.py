@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """The anchor a checkpoint stands at; the tree's C core knows PROMPT_END and CHUNK_END by number."""
+    """The anchor a checkpoint stands at; the tree's C core knows five of them by number."""
 
     PROMPT_END = 0
     """Largest grid depth strictly below a prompt's end."""
@@ -25,6 +25,10 @@ class Kind(IntEnum):
     """The working state donated at the end of an answer; may lie inside a page."""
     RETRACT = 7
     """The working state of a retracted request."""
+
+
+PASSED = (Kind.PROMPT_END, Kind.CHUNK_END, Kind.ANSWER_END, Kind.RETRACT)
+"""Kinds that a deeper checkpoint of the same lineage supersedes."""
 
 
 class Note(IntEnum):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from k3mem.radix.kinds import DUE_MOST, Kind, Note
+from k3mem.radix.kinds import DUE_MOST, PASSED, Kind, Note
 from k3mem.radix.policy import Keeper, Prices, ranks
 from k3mem.radix.tree import AGES, Tree
 from k3mem.types import Float64, Int32, ScopeId, UInt8
@@ -136,7 +136,7 @@ class Learned:
     """Tokens saved for each byte and second, from learned times of return (see the module). Superseded checkpoints of
     the kinds in `superseded_first` go before all others."""
 
-    superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)
+    superseded_first: tuple[Kind, ...] = PASSED
     period: int = 64
     """Requests between two looks at what was counted, at first; later 3 % of all so far, at most 8 periods."""
     decay: float = 0.99995
@@ -174,7 +174,7 @@ class Pricing:
 class Cost:
     """Tokens of recompute saved for each byte held, by the time since last use: recency with a price."""
 
-    superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)
+    superseded_first: tuple[Kind, ...] = PASSED
 
     def classes(self) -> UInt8:
         return ranks(self.superseded_first)

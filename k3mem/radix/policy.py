@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from k3mem.radix.kinds import Kind
+from k3mem.radix.kinds import PASSED, Kind
 from k3mem.types import Int32, ScopeId, UInt8
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Lru:
     `Lru(superseded_first=())` is plain LRU over checkpoints.
     """
 
-    superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)
+    superseded_first: tuple[Kind, ...] = PASSED
 
     def classes(self) -> UInt8:
         return ranks(self.superseded_first)

@@ -377,7 +377,8 @@ class Tree:
         node; nothing above is compared again, and of a tail nothing below its last page multiple's start. KV nodes on
         the way keep their pages, ghosts take the publisher's, the rest becomes a new node. An `end` inside a page makes
         a tail, which references its last page. A checkpoint that stands at `end` already stays and is refreshed.
-        The nearest checkpoint above (PROMPT_END or CHUNK_END, reached without a fork) becomes superseded.
+        With a checkpoint, the nearest one above becomes superseded, if its kind passes (`PASSED`) and no fork lies
+        between; so does a tail that `node` is, unless another lineage went on from it before.
         O(end - depth(node) + P) and the edges split. Raises ValueError on arrays that are too short.
         """
         array, ids, out = _i32(tokens), _i32(pages), self._published

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from k3mem.radix import Auto, Cost, EvictionPolicy, Kind, Learned, Lru, Note, due
+from k3mem.radix.kinds import PASSED
 from k3mem.replay.options import BadOption
 from k3mem.replay.trace import Trace, Turn
 
@@ -18,7 +19,7 @@ TOOL = frozenset({"tool_use", "tool", "tool_calls", "function_call"})
 END = frozenset({"end_turn", "stop", "stop_sequence", "end"})
 
 
-def eviction(name: str, superseded_first: tuple[Kind, ...] = (Kind.CHUNK_END,)) -> EvictionPolicy:
+def eviction(name: str, superseded_first: tuple[Kind, ...] = PASSED) -> EvictionPolicy:
     """The policy of a name; superseded checkpoints of these kinds go first. Raises BadOption."""
     if name not in POLICIES:
         raise BadOption(f"unknown policy {name!r}; known: {', '.join(POLICIES)}")
