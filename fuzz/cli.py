@@ -101,7 +101,7 @@ def prove(
             _fail(str(error))
         show(verdicts[0])
     else:
-        if only and not set(only) <= (known := proof.names()):
+        if only and not set(only) <= (known := set(proof.names())):
             _fail(f"no mutant {sorted(set(only) - known)[0]!r}")
         verdicts = proof.prove(only or None, seconds, show, jobs)
     killed, clean = sum(v.killed for v in verdicts), sum(v.clean for v in verdicts)
@@ -150,9 +150,9 @@ def explore(
 
 def _seek(only: list[str], seconds: float, jobs: int, json_out: str | None) -> NoReturn:
     """Exit code 1 where one of those asked for by name lives; exploration need not find all."""
-    from k3mem.fuzz import campaign, seek
+    from k3mem.fuzz import campaign, prove, seek
 
-    known = seek.names()
+    known = prove.names()
     if unknown := sorted(set(only) - set(known)):
         _fail(f"no mutant {unknown[0]!r}")
 

@@ -79,6 +79,8 @@ def prove_patch(diff: Path, seconds: float = SECONDS) -> Verdict:
         env = {**os.environ, "PYTHONPATH": str(site)}
         env.pop("K3MEM_NATIVE", None)
         worlds, out = hunt_apart(name, seconds, env, "nothing", cwd=folder)
+    if not worlds:  # what the patch made cannot even be imported
+        out.by = "check"
     out.wrong = survives(out.seeds, seconds)
     return Verdict(name, ", ".join(changed), "", bool(out.by), out.seeds[-1], worlds, round(out.seconds, 2), out.by,
                    out.wrong or out.what, not out.wrong, out.race, out.in_order)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from k3mem.fuzz import mutants_native
+from k3mem.fuzz import campaign, mutants_native
 from k3mem.fuzz.hunt import SECONDS, WORLD_SECONDS, Hunted, hunt, seeds_of, survives
 from k3mem.fuzz.mutants import MUTANTS, Mutant
 from k3mem.fuzz.mutants_native import NativeMutant
@@ -25,6 +25,10 @@ from k3mem.fuzz.mutants_native import NativeMutant
 SLACK = 100.0
 """Clock time that a process may take for a second of CPU time, on a machine with far more work than cores. What hangs
 and uses CPU time ends itself; this is for what waits."""
+
+
+class OutOfTime(Exception):
+    """The clock time that a caller allowed is up, and nothing was found out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,9 @@ def native_mutants() -> list[NativeMutant]:
     return list(mutants_native.MUTANTS) if built else []
 
 
-def names() -> set[str]:
-    """All mutants by name."""
-    return {mutant.name for mutant in every()}
+def names() -> list[str]:
+    """Names of all mutants, in the order of the registry."""
+    return [mutant.name for mutant in every()]
 
 
 def verdict(mutant: AnyMutant, hunted: Hunted, worlds: int | None = None) -> Verdict:
@@ -93,39 +97,40 @@ def prove(names: list[str] | None = None, seconds: float = SECONDS,
     registry; `progress` gets each as it comes."""
     chosen = [mutant for mutant in every() if names is None or mutant.name in names]
     done: dict[str, Verdict] = {}
-    with ThreadPoolExecutor(jobs or cores()) as pool:
-        waiting = {pool.submit(_in_process, mutant, seconds): mutant for mutant in chosen}
-        for future in as_completed(waiting):
+    with ThreadPoolExecutor(jobs or campaign.cores()) as pool:
+        for future in as_completed([pool.submit(prove_apart, mutant, seconds) for mutant in chosen]):
             got = future.result()
             done[got.name] = got
             progress(got)
     return [done[mutant.name] for mutant in chosen]
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _in_process(mutant: AnyMutant, seconds: float) -> Verdict:
-    env = dict(os.environ)
-    env.pop("K3MEM_NATIVE", None)
-    if isinstance(mutant, NativeMutant):
-        env["K3MEM_NATIVE"] = "mutants"
-    worlds, hunted = hunt_apart(mutant.name, seconds, env)
+def prove_apart(mutant: AnyMutant, seconds: float = SECONDS, most: float | None = None) -> Verdict:
+    """The same for any mutant, in a process of its own. `most`: clock seconds. Raises OutOfTime."""
+    worlds, hunted = hunt_apart(mutant.name, seconds, environment(mutant), most=most)
     return verdict(mutant, hunted, worlds)
 
 
-def hunt_apart(name: str, seconds: float, env: dict[str, str], *more: str,
-               cwd: str | None = None) -> tuple[int, Hunted]:
-    """(worlds, hunt) of a process of its own. One that dies or hangs is a kill: by `check` and by `liveness`."""
+def environment(mutant: AnyMutant) -> dict[str, str]:
+    """In which a mutant's process finds the C core that has it."""
+    env = {name: value for name, value in os.environ.items() if name != "K3MEM_NATIVE"}
+    return {**env, "K3MEM_NATIVE": "mutants"} if isinstance(mutant, NativeMutant) else env
+
+
+def hunt_apart(name: str, seconds: float, env: dict[str, str], *more: str, cwd: str | None = None,
+               most: float | None = None) -> tuple[int, Hunted]:
+    """(worlds, hunt) of a process of its own. One that dies or hangs in a world is a kill: by `check` and by
+    `liveness`. `most`: clock seconds. Raises OutOfTime."""
     command = [sys.executable, "-m", "k3mem.fuzz.hunt", name, str(seconds), *more]
+    hangs = SLACK * (2 * seconds + 2 * WORLD_SECONDS)
     try:
         env = {**env, "PYTHONSAFEPATH": "1"}  # whatever lies in the current directory
         done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True,
-                              timeout=SLACK * (2 * seconds + 2 * WORLD_SECONDS))
+                              timeout=hangs if most is None else min(most, hangs))
         code, said, errors = done.returncode, done.stdout, done.stderr
     except subprocess.TimeoutExpired as late:
+        if most is not None and most < hangs:
+            raise OutOfTime(name) from None
         code, errors = -signal.SIGVTALRM, ""
         said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
@@ -133,16 +138,18 @@ def hunt_apart(name: str, seconds: float, env: dict[str, str], *more: str,
 
 
 def read_lines(name: str, code: int, lines: list[dict[str, Any]], errors: str) -> tuple[int, Hunted]:
-    """(worlds, hunt) from what a process said before it ended with `code`."""
+    """(worlds, hunt) from what a process said before it ended with `code`. One that ended before its first world has
+    killed nothing: it says why, and lives."""
     seeds = [line["seed"] for line in lines if "seed" in line]
     verdicts = [line for line in lines if "by" in line]
+    last = (errors.strip().splitlines() or ["no message"])[-1]
+    if not seeds:
+        return 0, Hunted([next(seeds_of(name))], what=f"no world began: exit code {code}: {last}")
     if not verdicts:  # it died in a world
-        first = seeds[-1] if seeds else next(seeds_of(name))
-        last = (errors.strip().splitlines() or ["no message"])[-1]
         hung = code == -signal.SIGVTALRM
         what = f"a world took more than {WORLD_SECONDS} s" if hung else f"exit code {code}: {last}"
         took = max((line.get("at", 0.0) for line in lines), default=0.0) + (WORLD_SECONDS if hung else 0)
-        return len(seeds), Hunted([first], "liveness" if hung else "check", what, took)
+        return len(seeds), Hunted([seeds[-1]], "liveness" if hung else "check", what, took)
     last_line = verdicts[-1]
     worlds = last_line.pop("seeds")
     out = Hunted([seeds[worlds - 1]], **last_line)
@@ -151,5 +158,5 @@ def read_lines(name: str, code: int, lines: list[dict[str, Any]], errors: str) -
     return worlds, out
 
 
-__all__ = ["Verdict", "cores", "every", "hunt", "hunt_apart", "names", "native_mutants", "prove", "prove_one",
-           "read_lines", "seeds_of", "survives", "verdict"]
+__all__ = ["OutOfTime", "Verdict", "environment", "every", "hunt", "hunt_apart", "names", "native_mutants", "prove",
+           "prove_apart", "prove_one", "read_lines", "seeds_of", "survives", "verdict"]

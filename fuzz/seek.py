@@ -10,7 +10,6 @@ it.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -20,18 +19,15 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from k3mem.fuzz import mutants_native
 from k3mem.fuzz.explorer import explore, scopes
-from k3mem.fuzz.mutants import BY_NAME
+from k3mem.fuzz.hunt import SECONDS, plant_of
 from k3mem.fuzz.patching import Plant
-from k3mem.fuzz.prove import native_mutants
+from k3mem.fuzz.prove import SLACK, AnyMutant, OutOfTime, environment, every
 
-SECONDS = 60.0
-"""CPU time that a mutant has to live."""
 GLANCE = 2.0
 """CPU time for each scope at first: most bugs show soon in some scope."""
-SLACK = 6.0
-"""Clock time that a process may take for a second of CPU time."""
+SPARE = 20
+"""CPU seconds beyond its time after which a process that does not come back is ended."""
 
 
 @dataclass(slots=True)
@@ -53,11 +49,6 @@ class Sought:
         return asdict(self)
 
 
-def names() -> list[str]:
-    """All mutants, those of the C core where a build has them."""
-    return [*BY_NAME, *(mutant.name for mutant in native_mutants())]
-
-
 def seek(name: str, plant: Callable[[], Plant], seconds: float = SECONDS) -> Sought:
     """Explore with the bug, in this process: every scope for a moment, then each to its end."""
     states, spent, left = 0, 0.0, scopes()
@@ -75,45 +66,49 @@ def seek(name: str, plant: Callable[[], Plant], seconds: float = SECONDS) -> Sou
     return Sought(name, False, states=states, seconds=round(spent, 2), complete=not left)
 
 
-def seek_apart(name: str, seconds: float = SECONDS) -> Sought:
-    """The same in a process of its own. One that dies or hangs is a kill: by `check` and by `liveness`."""
-    env = dict(os.environ)
-    env.pop("K3MEM_NATIVE", None)
-    if name not in BY_NAME:
-        env["K3MEM_NATIVE"] = "mutants"
+def seek_apart(mutant: AnyMutant, seconds: float = SECONDS, most: float | None = None) -> Sought:
+    """The same in a process of its own. `most`: clock seconds. Raises OutOfTime."""
+    name, hangs = mutant.name, SLACK * (seconds + SPARE)
     command = [sys.executable, "-m", "k3mem.fuzz.seek", name, str(seconds)]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SLACK * (seconds + 20))
+        done = subprocess.run(command, env=environment(mutant), capture_output=True, text=True,
+                              timeout=hangs if most is None else min(most, hangs))
     except subprocess.TimeoutExpired:
+        if most is not None and most < hangs:
+            raise OutOfTime(name) from None
         return Sought(name, True, "liveness", f"no end after {seconds} s of exploring")
-    if done.returncode == -signal.SIGXCPU:
+    return read(name, done.returncode, done.stdout, done.stderr)
+
+
+def read(name: str, code: int, said: str, errors: str) -> Sought:
+    """What a process found that ended with `code`. One that dies or hangs while it explores is a kill: by `check` and
+    by `liveness`. One that ended before has killed nothing."""
+    lines, last = said.splitlines(), (errors.strip().splitlines() or ["no message"])[-1]
+    if not lines:
+        return Sought(name, False, what=f"no exploration began: exit code {code}: {last}")
+    if code == -signal.SIGXCPU:
         return Sought(name, True, "liveness", "it does not come back")
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Sought(name, True, "check", f"exit code {done.returncode}: {last}")
-    return Sought(**json.loads(done.stdout.splitlines()[-1]))
+    if code:
+        return Sought(name, True, "check", f"exit code {code}: {last}")
+    return Sought(**json.loads(lines[-1]))
 
 
 def seek_all(chosen: list[str], seconds: float = SECONDS, jobs: int = 1,
              progress: Callable[[Sought], None] = lambda sought: None) -> list[Sought]:
-    """Mutants of these names, `jobs` at once; in their order."""
+    """Mutants of these names, `jobs` at once; in their order. Raises KeyError for a name that none has."""
     done: dict[str, Sought] = {}
+    known = {mutant.name: mutant for mutant in every()}
     with ThreadPoolExecutor(jobs) as pool:
-        for future in as_completed([pool.submit(seek_apart, name, seconds) for name in chosen]):
+        for future in as_completed([pool.submit(seek_apart, known[name], seconds) for name in chosen]):
             sought = future.result()
             done[sought.name] = sought
             progress(sought)
     return [done[name] for name in chosen]
 
 
-def _plant_of(name: str) -> Callable[[], Plant]:
-    if name in BY_NAME:
-        return BY_NAME[name].plant
-    native = {mutant.name: mutant for mutant in mutants_native.MUTANTS}[name]
-    return lambda: mutants_native.planted(native)
-
-
 if __name__ == "__main__":
     # a bug that never comes back ends here, by processor time
-    resource.setrlimit(resource.RLIMIT_CPU, (int(float(sys.argv[2])) + 20, resource.RLIM_INFINITY))
-    print(json.dumps(seek(sys.argv[1], _plant_of(sys.argv[1]), float(sys.argv[2])).as_dict()))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(float(sys.argv[2])) + SPARE, resource.RLIM_INFINITY))
+    planted = plant_of(sys.argv[1])
+    print("begun", flush=True)
+    print(json.dumps(seek(sys.argv[1], planted, float(sys.argv[2])).as_dict()))

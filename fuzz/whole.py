@@ -12,11 +12,9 @@ A share I/N takes every N-th scope, mutant and block of seeds, from I on; the co
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -24,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from k3mem.fuzz import campaign, prove
+from k3mem.fuzz import campaign, prove, seek
 from k3mem.fuzz.explorer import Explored, explore, scopes
 from k3mem.fuzz.hunt import SECONDS
 from k3mem.fuzz.marks import missed
@@ -38,6 +36,8 @@ WORLDS = 200
 SEEDS = 1_000_000
 """Seeds between the first ones of two shares."""
 NATIVE_SECONDS = 60
+LEAST = 5.0
+"""Clock seconds below which no further mutant is begun."""
 EXPLORED = (
     "donated_and_freed", "freed_twice_on_abort", "handles_are_views", "half_translated", "cancel_keeps_its_bytes",
     "one_spare_for_two", "fork_before_admission", "refused_keeps_its_lock", "pages_are_not_zeroed",
@@ -176,35 +176,31 @@ def _run(job: Job, stage: Stage, end: float | None) -> None:
         stage.wrong.append(f"marks never reached: {', '.join(left)}")
 
 
-def _mutants(job: Job, stage: Stage, end: float | None, names: list[str],
-             command: Callable[[str], list[str]]) -> None:
-    """One process a mutant, whose JSON ends with `killed` (and `clean`)."""
+def _mutants(job: Job, stage: Stage, end: float | None, names: Sequence[str],
+             hunt: Callable[[prove.AnyMutant, float, float | None], dict[str, Any]]) -> None:
+    """One process a mutant: hunt(mutant, CPU seconds, clock seconds) tells `killed` (and `clean`), or raises
+    OutOfTime."""
+    known = {mutant.name: mutant for mutant in prove.every()}
     said: list[dict[str, Any]] = []
 
     def one(name: str) -> tuple[str, dict[str, Any] | None]:
         left = None if end is None else end - time.monotonic()
-        if left is not None and left < 5:
+        if left is not None and left < LEAST:
             return name, None
         try:
-            done = subprocess.run([sys.executable, *command(name)], capture_output=True, text=True, timeout=left)
-        except subprocess.TimeoutExpired:
+            return name, hunt(known[name], job.mutant_seconds, left)
+        except prove.OutOfTime:
             return name, None
-        try:
-            return name, json.loads(done.stdout)
-        except ValueError:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return name, {"mutants": [{"name": name, "killed": False, "what": f"exit {done.returncode}: {last}"}]}
 
     with ThreadPoolExecutor(job.jobs) as pool:
         for future in as_completed([pool.submit(one, name) for name in names]):
-            name, told = future.result()
-            if told is None:
+            name, verdict = future.result()
+            if verdict is None:
                 stage.unreached.append(name)
                 continue
-            verdict = told["mutants"][0]
             said.append(verdict)
             if not verdict["killed"]:
-                stage.wrong.append(f"{name} lives")
+                stage.wrong.append(f"{name} lives" + (f": {verdict['what']}" if verdict["what"] else ""))
             elif not verdict.get("clean", True):
                 stage.wrong.append(f"without {name}: {verdict['what']}")
             job.say(f"  {len(said)} of {len(names)}: {name} {'killed' if verdict['killed'] else 'LIVES'}, "
@@ -214,16 +210,13 @@ def _mutants(job: Job, stage: Stage, end: float | None, names: list[str],
 
 
 def _prove(job: Job, stage: Stage, end: float | None) -> None:
-    names = [*BY_NAME, *(mutant.name for mutant in prove.native_mutants())]
-    seconds = str(job.mutant_seconds)
-    _mutants(job, stage, end, job.share.pick(names), lambda name: [
-        "-m", "k3mem", "fuzz", "prove", "--only", name, "--seconds", seconds, "--json", "-"])
+    _mutants(job, stage, end, job.share.pick(prove.names()),
+             lambda mutant, seconds, most: prove.prove_apart(mutant, seconds, most).as_dict())
 
 
 def _seek(job: Job, stage: Stage, end: float | None) -> None:
-    seconds = str(job.mutant_seconds)
-    _mutants(job, stage, end, job.share.pick(EXPLORED), lambda name: [
-        "-m", "k3mem", "fuzz", "explore", "--only", name, "--seconds", seconds, "--json", "-"])
+    _mutants(job, stage, end, job.share.pick(EXPLORED),
+             lambda mutant, seconds, most: seek.seek_apart(mutant, seconds, most).as_dict())
 
 
 def _native(job: Job, stage: Stage, end: float | None) -> None:

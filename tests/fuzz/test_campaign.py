@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import Counter
 
 import pytest
 
-from k3mem.fuzz import campaign, whole
+from k3mem.fuzz import campaign, prove, seek, whole
 from k3mem.fuzz.campaign import Bounds
 from k3mem.fuzz.marks import MARKS, missed
 from k3mem.fuzz.mutants import BY_NAME
@@ -75,18 +76,41 @@ def test_the_corpus_is_seen_and_a_blind_one_told(monkeypatch: pytest.MonkeyPatch
 def test_mutants_that_live_are_wrong_and_those_out_of_time_are_not() -> None:
     stage = whole.Stage("prove")
     job = whole.Job(jobs=2, mutant_seconds=0.01)
-    prove = ["-m", "k3mem", "fuzz", "prove", "--seconds", "0.01", "--json", "-", "--only"]
-    whole._mutants(job, stage, None, ["canary", "donated_and_freed"], lambda name: [*prove, name])
+
+    def hunt(mutant: prove.AnyMutant, seconds: float, most: float | None) -> dict[str, object]:
+        return prove.prove_apart(mutant, seconds, most).as_dict()
+
+    whole._mutants(job, stage, None, ["canary", "donated_and_freed"], hunt)
     assert stage.wrong == ["canary lives"] and not stage.unreached
     late = whole.Stage("prove")
-    whole._mutants(job, late, time.monotonic(), ["canary"], lambda name: [*prove, name])
+    whole._mutants(job, late, time.monotonic(), ["canary"], hunt)
     assert late.unreached == ["canary"] and not late.wrong
+
+
+def test_a_hunt_that_the_clock_ends_is_no_verdict_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that is ended is the one that hunts, not one that waits for it."""
+    begun: list[list[str]] = []
+    run = subprocess.run
+
+    def watched(command: list[str], **more: object) -> object:
+        begun.append(command)
+        return run(command, **more)
+
+    monkeypatch.setattr(prove.subprocess, "run", watched)
+    canary = BY_NAME["canary"]
+    with pytest.raises(prove.OutOfTime):
+        prove.prove_apart(canary, 30.0, 0.5)
+    with pytest.raises(prove.OutOfTime):
+        seek.seek_apart(canary, 30.0, 0.5)
+    assert [command[2] for command in begun] == ["k3mem.fuzz.hunt", "k3mem.fuzz.seek"]
 
 
 def test_a_mutant_whose_process_says_nothing_lives() -> None:
     stage = whole.Stage("prove")
-    whole._mutants(whole.Job(), stage, None, ["canary"], lambda name: ["-c", "raise SystemExit('gone')"])
-    assert stage.wrong == ["canary lives"] and "gone" in stage.result["mutants"][0]["what"]
+    worlds, hunted = prove.read_lines("canary", 1, [], "gone")
+    dead = prove.verdict(BY_NAME["canary"], hunted, worlds).as_dict()
+    whole._mutants(whole.Job(), stage, None, ["canary"], lambda *a: dead)
+    assert worlds == 0 and stage.wrong == ["canary lives: no world began: exit code 1: gone"]
 
 
 def test_what_exploration_must_find_are_planted_bugs() -> None:

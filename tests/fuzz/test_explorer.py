@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from k3mem.fuzz import script as do
@@ -118,7 +120,8 @@ def test_a_process_of_its_own_seeks_a_planted_bug(name: str, killed: bool) -> No
     assert bool(sought.order) is killed
 
 
-def test_a_process_that_dies_is_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seek, "SLACK", 1.0)
-    died = seek.seek_apart("no such mutant", 1.0)
-    assert died.killed and died.by == "check"
+def test_a_process_that_dies_while_it_explores_is_a_kill_and_before_it_is_none() -> None:
+    died, hung = seek.read("m", -11, "begun\n", ""), seek.read("m", -signal.SIGXCPU, "begun\n", "")
+    assert (died.killed, died.by, hung.killed, hung.by) == (True, "check", True, "liveness")
+    never = seek.read("m", 1, "", "Traceback\nImportError: gone")
+    assert not never.killed and "gone" in never.what
