@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from k3mem import Engine, Policy, Request, Shape
-from k3mem.executors.sim import SimExecutor
+from bench import cases
 
 
-def measure(running: int = 256, steps: int = 400, prompt: int = 1024, consume: bool = True) -> dict[str, Any]:
+def measure(running: int = 256, steps: int = 400, prompt: int = 2300, consume: bool = True) -> dict[str, Any]:
     """Microseconds of CPU a step, [steps] each of which the median and the 99th percentile are given. `outputs` is the
     loop over the step's outputs in the caller's Python, apart from the rest."""
-    engine, names = _engine(running, steps, prompt), ("plan", "launched", "commit", "outputs")
+    case = cases.Decoding(cases.decoding_requests(running, prompt, steps + 200))
+    engine, names = case.engine, ("plan", "launched", "commit", "outputs")
     times = np.zeros((steps, len(names)))
     scheduler, executor, tokens = engine.scheduler, engine.executor, 0
     for step in range(steps):
@@ -53,23 +53,6 @@ def measure(running: int = 256, steps: int = 400, prompt: int = 1024, consume: b
         "core_us": {"p50": _at(core, 50), "p99": _at(core, 99), "mean": round(float(core.mean()), 1)},
         **{f"{name}_us": {"p50": _at(times[:, i], 50), "p99": _at(times[:, i], 99)} for i, name in enumerate(names)},
     }
-
-
-def _engine(running: int, steps: int, prompt: int) -> Engine:
-    """An engine in which so many requests decode, and go on for longer than anybody looks."""
-    shape, rng = Shape.kimi_k3(tp=8), np.random.default_rng(0)
-    pages = running * (-(-(prompt + 2 * steps + 400) // shape.page_tokens) + 2)
-    capacity = pages * shape.page_bytes + 4 * running * shape.state_bytes
-    engine = Engine(shape, SimExecutor(), capacity, Policy(max_running=running, token_budget=1 << 16),
-                    fast_forward=False)
-    for i in range(running):
-        length = prompt + int(rng.integers(64))
-        engine.submit(Request(i, rng.integers(0, shape.vocab_size, length, dtype=np.int32), 2 * steps + 300))
-    while engine.scheduler.core.lanes.running < running or engine.scheduler.core.lanes.prompts():
-        engine.step()
-    for _ in range(20):
-        engine.step()
-    return engine
 
 
 def _at(values: Any, percentile: float) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from k3mem.executor import Capabilities, Layout, Ticket
@@ -13,13 +11,12 @@ _DECODE, _PREFILL = int(Row.DECODE), int(Row.PREFILL)
 
 
 class NullExecutor:
-    """Token 0 for every row that samples, until the lane's limit. No stop ids, no drafts. `ns`: CPU time spent in here,
-    to be taken off a measurement; `rows`: (decode rows, other rows) of each plan."""
+    """Token 0 for every row that samples, until the lane's limit. No stop ids, no drafts. `rows`: (decode rows, other
+    rows) of each plan."""
 
     capabilities = Capabilities(verify=False)
 
     def __init__(self) -> None:
-        self.ns = 0
         self.rows: list[tuple[int, int]] = []
         self._depth = np.zeros(0, np.int64)
         self._limit = np.zeros(0, np.int64)
@@ -31,12 +28,6 @@ class NullExecutor:
 
     def launch(self, plan: Plan) -> Ticket:
         """The result, at once. O(rows)."""
-        began = time.thread_time_ns()
-        result = self._run(plan)
-        self.ns += time.thread_time_ns() - began
-        return result
-
-    def _run(self, plan: Plan) -> Result:
         for seat in plan.seats:
             self._depth[seat.lane], self._limit[seat.lane] = seat.depth, seat.limit
         lane, decode = plan.lane, plan.kind == _DECODE

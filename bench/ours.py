@@ -12,6 +12,7 @@ import numpy as np
 
 from bench import cases, heap, shared
 from bench.cases import Call
+from bench.decode_step import measure as step_times
 from bench.direct import Cost, Direct
 from bench.serve import K3, same_bytes, serve
 from k3mem import Policy
@@ -111,12 +112,7 @@ def lock() -> float:
 
 def decode_step() -> float:
     """plan + launch + commit of a step of 256 decoding requests, without the executor's own; us of CPU time."""
-    case, took = cases.Decoding(cases.decoding_requests()), []
-    for _ in range(400):
-        before, began = case.executor.ns, time.thread_time_ns()
-        case.step()
-        took.append((time.thread_time_ns() - began - case.executor.ns + before) / 1e3)
-    return statistics.median(took)
+    return float(step_times(consume=False)["core_us"]["p50"])
 
 
 def events(seconds: float = 10.0) -> float:

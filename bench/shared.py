@@ -18,7 +18,6 @@ import numpy as np
 from k3mem.types import Int32
 
 ROOT = Path(__file__).resolve().parent.parent
-PEER_NAMES = ("sglang", "vllm")
 
 Raw = tuple[Sequence[int], Sequence[int]]
 Pair = tuple[Int32, Int32]
