@@ -9,10 +9,14 @@ from __future__ import annotations
 import random
 import traceback
 
+import numpy as np
+
 from k3mem.errors import Corrupted
 from k3mem.fuzz.alone.arena import GEOMETRIES, Actor
 from k3mem.fuzz.alone.tree import World
 from k3mem.fuzz.oracle import Found
+from k3mem.radix import Kind, Lru, Tree
+from k3mem.types import StateId
 
 PAGES = (1, 2, 4, 16)
 GHOSTS = (None, 0, 12)
@@ -27,6 +31,7 @@ def run(seed: int, operations: int) -> None:
     try:
         Actor(seed, geometry).run(2 * operations)
         World(seed, page, ghosts, superseded).run(operations)
+        part(rng, page)
     except Corrupted as error:
         raise Found("check", f"alone: {error}") from error
     except Exception as error:  # whatever escapes is a fault of the one or the other
@@ -34,4 +39,16 @@ def run(seed: int, operations: int) -> None:
         raise Found("oracle", f"alone: {type(error).__name__} in {at.name}: {at.line} {error}") from error
 
 
-__all__ = ["run"]
+def part(rng: random.Random, page: int) -> None:
+    """Two long prompts that differ in one token are known to be alike up to there, wherever it stands. O(tokens)."""
+    tree = Tree(page, 4 * page, Lru())
+    tokens = np.array(rng.choices(range(3), k=rng.randint(600, 2400)), np.int32)
+    scope, pages = tree.new_scope(), list(range(1, -(-len(tokens) // page) + 1))
+    tree.publish(tree.root(scope), tokens, len(tokens), pages, StateId(1), Kind.ANSWER_END, 1)
+    at = rng.randrange(len(tokens))
+    tokens[at] += 1
+    found = tree.match(scope, tokens, len(tokens) - 1, 2)
+    assert (found.known, found.kv, found.depth) == (at, at, 0), f"{found} at {at}"
+
+
+__all__ = ["part", "run"]
