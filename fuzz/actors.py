@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from k3mem.errors import Effect
 from k3mem.fuzz import script as do
+from k3mem.fuzz import sessions
 from k3mem.fuzz.script import Action, Config
 from k3mem.fuzz.world import VOCAB, World
 
@@ -61,6 +62,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         check_every=rng.choice((1, 2, 5)) if size in ("tight", "lone", "crowded") else 8,
         audit_every=rng.choice((16, 64)),
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
+        admission=sessions.draw(random.Random(f"door {seed}"), 0.15),
     )
 
 
@@ -116,6 +118,8 @@ class Actors:
     def next(self, world: World) -> Action:
         """The next action."""
         while not self.queued:
+            if self.config.admission is not None and self.rng.random() < 0.03:
+                return do.EndSession(self.rng.randint(1, sessions.SESSIONS))
             habit = self.rng.choices(self.names, self.odds)[0]
             self.queued = self.makers[habit](world)
         return self.queued.pop(0)
@@ -260,9 +264,16 @@ class Actors:
             hints=tuple(rng.randrange(n + 1) for _ in range(2)) if rng.random() < chance["hints"] else (),
             turns=(rng.randrange(n + 1),) if rng.random() < chance["turns"] else (),
             patience=rng.choice((0.05, 0.5, 3.0, 50.0)) if rng.random() < chance["deadline"] else 0.0,
-            session=rng.randint(1, 4) if rng.random() < max(chance["session"], self.weights["pin"]) else 0,
+            session=(family := self._family())[0], parent=family[1],
             media=self._media(n) if rng.random() < chance["media"] else (),
         )
+
+    def _family(self) -> tuple[int, int]:
+        """(session, parent) of a request."""
+        rng = self.rng
+        if self.config.admission is not None:
+            return sessions.family(rng)
+        return rng.randint(1, 4) if rng.random() < max(self.chances["session"], self.weights["pin"]) else 0, 0
 
     def _media(self, n: int) -> tuple[int, ...]:
         """One picture, or two side by side."""

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from k3mem.errors import Effect
+from k3mem.policy import SessionAdmission
 
 Capture = Literal["any", "grid", "final"]
 
@@ -51,6 +52,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shuffle: bool = True
     """Streams run as late as chance says; else at launch."""
     fast_forward: bool = False
+    admission: SessionAdmission | None = None
+    """How sessions are held back; None: not at all."""
     """One plan may stand for many decode steps, as many as chance says."""
     check_every: int = 1
     """Steps between two walks of all invariants; 0: only at the end."""
@@ -87,6 +90,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Seconds to its deadline; 0: none."""
     session: int = 0
     """0: none."""
+    parent: int = 0
+    """Session that its own is under; 0: none."""
     media: tuple[int, ...] = ()
     """(first, tokens, picture) of each placeholder, one after another; () for none."""
 
@@ -163,6 +168,12 @@ class Unpin(msgspec.Struct, frozen=True, tag=True):
     session: int
 
 
+class EndSession(msgspec.Struct, frozen=True, tag=True):
+    """A caller says that a session has ended, rightly or not."""
+
+    session: int
+
+
 class Flush(msgspec.Struct, frozen=True, tag=True):
     """All that is cached and unused goes. Not while a plan is open."""
 
@@ -200,7 +211,7 @@ class Probe(msgspec.Struct, frozen=True, tag=True):
 
 
 Action = (Submit | Again | TooLarge | Abort | Step | Plan | Launch | Cancel | Collect | Commit | Fail | Clock | Pin
-          | Unpin | Flush | Resize | Sleep | TooEarly | Lease | Unlease | Probe)
+          | Unpin | EndSession | Flush | Resize | Sleep | TooEarly | Lease | Unlease | Probe)
 
 
 class Script(msgspec.Struct, frozen=True, omit_defaults=True):

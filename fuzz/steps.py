@@ -14,7 +14,7 @@ import numpy as np
 from k3mem.engine import Engine
 from k3mem.errors import Corrupted, ExecutorFailed, StepFailed
 from k3mem.executors.mock import MockExecutor
-from k3mem.fuzz import manners, watch
+from k3mem.fuzz import manners, sessions, watch
 from k3mem.fuzz import script as act
 from k3mem.fuzz.news import News
 from k3mem.fuzz.oracle import Found, Oracle
@@ -81,6 +81,8 @@ class Steps:
         """A step has failed, and memory was not compared since."""
         self.done = np.full(config.running, -1, np.int32)
         """[lane] generation of its newest tenant that the device has ended."""
+        self.submitted: dict[Hashable, float] = {}
+        """Request -> when it was submitted."""
         self.pinned: dict[Hashable, float] = {}
         """Session -> when its newest pin ends."""
         self.empty_at = -1
@@ -102,7 +104,7 @@ class Steps:
             token_budget=c.budget, max_running=c.running, steps_in_flight=c.in_flight, split=share, eager=c.eager,
             move_budget=c.move_pages * self.shape.page_bytes or 4 << 30, interval=c.interval, path_cap=c.path_cap,
             deterministic=c.deterministic, chunk_ends=c.chunk_ends, follow=c.follow, caching=c.caching,
-            ghost_tokens=c.ghost_tokens, eviction=Lru(),
+            ghost_tokens=c.ghost_tokens, eviction=Lru(), admission=c.admission,
         )
 
     def _watched(self, sinks: Sequence[Sink]) -> Recorder:
@@ -153,7 +155,8 @@ class Steps:
 
     def _plan(self, a: act.Plan) -> None:
         if self.open is None and self.result is None and len(self.core.flights) < self.config.in_flight + MOST_FLIGHTS:
-            quiet = not (self.core.ending or self.core.timed or self.core.queue and self.core.lanes.running == 0)
+            quiet = not (self.core.ending or self.core.timed or self.core.queue and self.core.lanes.running == 0
+                         or self.core.held)
             before = self.state() if quiet else None
             self._make_plan()
             self.before = before if self.open is not None else None
@@ -167,6 +170,8 @@ class Steps:
         self.rooms.begin()
         self.open = self.engine.plan()
         self._pins(held)
+        if (wrong := sessions.trouble(self.core, self.now, self.submitted)) is not None:
+            raise Found("liveness", wrong)
         for event in self.engine.events(seen):
             if event.kind == "retract":
                 self.oracle.retracted(event.id, jobs)

@@ -65,6 +65,7 @@ class World(Steps):
                  if first + count <= n]
         return Request(
             a.id, prompt, a.new, salt=a.salt, adapter=a.adapter, priority=a.priority, session=a.session or None,
+            parent_session=a.parent or None,
             hints=[h for h in a.hints if h <= n], turn_starts=[h for h in a.turns if h <= n], media=media,
             deadline=self.now + a.patience if a.patience else None,
             sampling=Sampling(temperature=a.temperature, seed=a.seed, stop_ids=a.stop_ids),
@@ -90,6 +91,7 @@ class World(Steps):
                 raise
             return  # its last launched step has not committed yet
         job = self.core.jobs[a.id]
+        self.submitted[a.id] = self.now
         self.oracle.submit(a.id, request, job.tokens[: job.count], self.core.cache.digest(job.scope), media)
 
     def _again(self, a: act.Again) -> None:
@@ -147,6 +149,10 @@ class World(Steps):
 
     def _unpin(self, a: act.Unpin) -> None:
         self.engine.unpin(a.session)
+
+    def _endsession(self, a: act.EndSession) -> None:
+        self.engine.end_session(a.session)
+        self.pinned.pop(a.session, None)
 
     def _flush(self, a: act.Flush) -> None:
         if self.open is None:

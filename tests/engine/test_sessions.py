@@ -259,7 +259,8 @@ class Town(World):
 
     def new_request(self) -> Request:
         rng, request = self.rng, super().new_request()
-        habits.relate(rng, request)
+        session, parent = habits.family(rng)
+        request.session, request.parent_session = session or None, parent or None
         if rng.random() < 0.1:
             request.deadline = self.now + rng.random() * 6
         self.came[request.id] = self.now
@@ -268,7 +269,7 @@ class Town(World):
     def act(self) -> None:
         super().act()
         if self.rng.random() < 0.1:
-            habits.happen(self.rng, self.engine)
+            self.happen()
         if self.rng.random() < 0.15:
             plan = self.engine.plan()
             wrong = habits.trouble(self.engine.scheduler.core, self.now, self.came)
@@ -276,6 +277,14 @@ class Town(World):
             if plan is not None:
                 self.engine.cancel(plan)
             self.engine.check()
+
+    def happen(self) -> None:
+        """A caller says that a session has ended, rightly or not, or aborts somebody who is held."""
+        sessions = self.engine.scheduler.core.sessions
+        if sessions is not None and sessions.held and self.rng.random() < 0.3:
+            self.engine.abort(self.rng.choice(list(sessions.held)).request.id)
+        else:
+            self.engine.end_session(self.rng.randrange(1, habits.SESSIONS + 1))
 
     def take(self, out: Output) -> None:
         if out.reason == "deadline":
