@@ -17,6 +17,7 @@ from k3mem.fuzz import plants_plans as l
 from k3mem.fuzz import plants_queue as q
 from k3mem.fuzz import plants_rules as r
 from k3mem.fuzz import plants_sched as s
+from k3mem.fuzz import plants_sessions as d
 from k3mem.fuzz import plants_tree as t
 from k3mem.fuzz.patching import Plant
 from k3mem.radix import Kind
@@ -120,6 +121,11 @@ MUTANTS: tuple[Mutant, ...] = (
     *_of("sched/follow", "sched.patience", q.followers_wait_for_ever),
     *_of("sched/follow", "sched.lends", q.followers_lend_nothing),
     *_of("sched/commit", "sched.same", s.tokens_twice),
+    *_of("sched/sessions", "sched.session_bound", d.held_for_ever, d.bound_from_the_last),
+    *_of("sched/sessions", "sched.session_idle", d.idle_and_held),
+    *_of("sched/sessions", "sched.session_family", d.children_wait_outside, d.parents_come_too_late),
+    *_of("sched/sessions", "sched.session_over", d.ends_are_ignored, d.ends_while_running_are_ignored,
+         d.ends_while_held_are_ignored),
     # plans: order, overlap, speculation
     *_of("executors/mock", "plan.order", o.moves_come_last, o.snapshots_come_late),
     *_of("sched/builder", "plan.order", o.page_in_use_is_zeroed, o.state_in_use_is_zeroed, o.restores_overlap),

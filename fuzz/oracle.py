@@ -124,6 +124,8 @@ class Oracle:
     output: int = 0
     made: int = 0
     seated: int = 0
+    fresh: list[tuple[Line, tuple[int, int, int]]] = field(default_factory=list)
+    """Lines that the present plan seats for the first time, with their ranks before."""
 
     # -- what was asked for
 
@@ -257,11 +259,13 @@ class Oracle:
             raise Found("oracle", f"request {number} resumes at {depth} of {key} tokens: nothing is left to compute")
         if depth and not (self.caching and self._computed(line, depth)):
             raise Found("oracle", f"request {number} resumes at {depth}, which nobody computed in its scope")
+        if line.rank[1]:
+            self.seated += 1
+            self.fresh.append((line, line.rank))
+            line.rank = (line.rank[0], 0, self.seated)
         first, line.resumed = line.resumed < 0, max(line.resumed, depth)
         if not first:
             return
-        self.seated += 1
-        line.rank = (line.rank[0], 0, self.seated)
         self.input += hit.input
         if hit.hit != depth or hit.input != line.prompt or hit.hit + sum(hit.causes.values()) != hit.input:
             raise Found("oracle", f"request {number}: {hit} does not add up for a prompt of {line.prompt} at {depth}")
@@ -275,6 +279,11 @@ class Oracle:
             seen = max((d for d in range(1, line.prompt + 1) if chain[d] in self.known), default=0)
             if hit.known < seen or sum(hit.causes.get(c, 0) for c in ("never_seen", "other_scope")) > hit.input - seen:
                 raise Found("floor", f"request {number}: {hit}, though {seen} tokens were seen")
+
+    def unseated(self) -> None:
+        """The launch had no effect: who was seated for the first time was not."""
+        for line, rank in self.fresh:
+            line.rank = rank
 
     def _computed(self, line: Line, depth: int) -> bool:
         """Whether launched rows have computed this prefix of the line, its own or another one's."""

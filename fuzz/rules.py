@@ -77,6 +77,10 @@ RULES: dict[str, str] = {
     "sched.patience": "it never waits more plans than its own cold prefill would take",
     "sched.lends": "it lends the leader its priority",
     "sched.same": "the same prompts give the same tokens with everything on or off",
+    "sched.session_bound": "a request that admission holds goes in after a stated time, whatever else",
+    "sched.session_idle": "where nothing runs or waits, nobody is held",
+    "sched.session_family": "who is under a session that is in goes in",
+    "sched.session_over": "a session that has ended is no longer in",
     # -- plans
     "plan.order": "phases run in their order: moves, tables, zeroing, copies, restores, rows, sampling, fold",
     "plan.events": "an event comes after all that its stream was given before it",

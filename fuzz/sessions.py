@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 
 from k3mem.policy import SessionAdmission
+from k3mem.request import Request
 from k3mem.sched.core import Core
 
 SESSIONS = 9
@@ -26,15 +27,41 @@ def family(rng: random.Random) -> tuple[int, int]:
     return rng.randrange(SESSIONS + 1), rng.choice((0, 0, 0, *range(1, SESSIONS + 1)))
 
 
-def trouble(core: Core, now: float, submitted: Mapping[Hashable, float]) -> str | None:
-    """What is wrong right after a plan, beside what `check()` finds: somebody is held past the bound, or though
-    nothing else is there to do. `submitted`: time of every request's submission."""
-    sessions = core.sessions
-    if sessions is None or not sessions.held:
+class Door:
+    """Watches who is held and who is in."""
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, float] = {}
+        """Request -> when it was submitted."""
+        self._over: set[Hashable] = set()
+        """Sessions that have ended and sent nothing since."""
+
+    def submitted(self, request: Request, now: float) -> None:
+        """A request was taken."""
+        self._since[request.id] = now
+        self._over.discard(request.session)
+
+    def ended(self, session: Hashable) -> None:
+        """A session has ended."""
+        self._over.add(session)
+
+    def trouble(self, core: Core, now: float) -> str | None:
+        """What is wrong right after a plan: somebody is held past the bound, or under a session that is in, or though
+        nothing else is there to do; or a session is in that has ended."""
+        sessions = core.sessions
+        if sessions is None:
+            return None
+        inside = sessions._roots.keys()
+        busy = {job.request.session for job in core.jobs.values()}
+        if over := [session for session in self._over if session in inside and session not in busy]:
+            return f"sessions {over[:4]} have ended, and are in"
+        late = [job.request.id for job in sessions.held if now > self._since[job.request.id] + sessions.policy.bound]
+        if late:
+            return f"requests {late[:4]} are held for longer than {sessions.policy.bound} s"
+        near = [job.request.id for job in sessions.held
+                if job.request.session in inside or job.request.parent_session in inside]
+        if near:
+            return f"requests {near[:4]} are held, and their families are in"
+        if sessions.held and not (core.queue or core.lanes.running or core.flights):
+            return f"{len(sessions.held)} requests are held, and nothing runs or waits"
         return None
-    late = [job.request.id for job in sessions.held if now > submitted[job.request.id] + sessions.policy.bound]
-    if late:
-        return f"requests {late[:4]} are held for longer than {sessions.policy.bound} s"
-    if not (core.queue or core.lanes.running or core.flights):
-        return f"{len(sessions.held)} requests are held, and nothing runs or waits"
-    return None

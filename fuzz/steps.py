@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from k3mem.engine import Engine
-from k3mem.errors import Corrupted, ExecutorFailed, StepFailed
+from k3mem.errors import Corrupted, Effect, ExecutorFailed, StepFailed
 from k3mem.executors.mock import MockExecutor
 from k3mem.fuzz import manners, sessions, watch
 from k3mem.fuzz import script as act
@@ -81,8 +81,7 @@ class Steps:
         """A step has failed, and memory was not compared since."""
         self.done = np.full(config.running, -1, np.int32)
         """[lane] generation of its newest tenant that the device has ended."""
-        self.submitted: dict[Hashable, float] = {}
-        """Request -> when it was submitted."""
+        self.door = sessions.Door()
         self.pinned: dict[Hashable, float] = {}
         """Session -> when its newest pin ends."""
         self.empty_at = -1
@@ -116,8 +115,10 @@ class Steps:
             plan = self.faults.plan = plan if self.mangle is None else self.mangle(plan)
             try:
                 return launch(plan)
-            except StepFailed:
+            except StepFailed as error:
                 self._failure()
+                if error.effect == Effect.NO_EFFECT:
+                    self.oracle.unseated()
                 raise
             except BadRecording as error:
                 raise Found("race", f"no executor could be told this: {error}") from error
@@ -170,7 +171,7 @@ class Steps:
         self.rooms.begin()
         self.open = self.engine.plan()
         self._pins(held)
-        if (wrong := sessions.trouble(self.core, self.now, self.submitted)) is not None:
+        if (wrong := self.door.trouble(self.core, self.now)) is not None:
             raise Found("liveness", wrong)
         for event in self.engine.events(seen):
             if event.kind == "retract":
@@ -211,6 +212,7 @@ class Steps:
             plan, self.open = self.open, None
             depths = {seat.lane: seat.depth for seat in plan.seats}
             made = self.core.lanes.ids[plan.lane].tolist()
+            self.oracle.fresh.clear()
             for seat, _, _ in self.core.open.admitted:
                 job, depth = seat.job, depths.get(seat.lane, -1)
                 self.oracle.admitted(job.request.id, job.hit, depth, self.roomy(), seat.target)

@@ -91,7 +91,7 @@ class World(Steps):
                 raise
             return  # its last launched step has not committed yet
         job = self.core.jobs[a.id]
-        self.submitted[a.id] = self.now
+        self.door.submitted(request, self.now)
         self.oracle.submit(a.id, request, job.tokens[: job.count], self.core.cache.digest(job.scope), media)
 
     def _again(self, a: act.Again) -> None:
@@ -153,6 +153,7 @@ class World(Steps):
     def _endsession(self, a: act.EndSession) -> None:
         self.engine.end_session(a.session)
         self.pinned.pop(a.session, None)
+        self.door.ended(a.session)
 
     def _flush(self, a: act.Flush) -> None:
         if self.open is None:

@@ -78,6 +78,8 @@ class Sessions:
         """Those of them without a lane so far whose session was in before."""
         self._arrived: OrderedDict[Job, float] = OrderedDict()
         """Held jobs in order of arrival."""
+        self._over: set[Hashable] = set()
+        """Sessions of held jobs that have ended: those jobs are their last."""
         self._settling: list[tuple[Family, Line]] = []
         """Lines that lost their last job since the last plan or submission."""
         self._refused: Job | None = None
@@ -101,6 +103,7 @@ class Sessions:
         if job.request.session is None:
             return True
         self._settle(now)
+        self._over.discard(job.request.session)
         self._pressure.arrived(busy)
         key = self._key(job)
         since = self._quiet.get(key, self._gone.get(key, math.inf))
@@ -149,6 +152,7 @@ class Sessions:
         if self._arrived.pop(job, None) is None:
             return False
         self.held.remove(job)
+        self._forget_over(job.request.session)
         return True
 
     def left(self, job: Job) -> None:
@@ -172,8 +176,11 @@ class Sessions:
             self._pressure.computed(job.hit.input - job.hit.hit, lost)
 
     def end(self, session: Hashable) -> None:
-        """A session has ended, as far as its caller knows. If it sends another request, it has not."""
+        """A session has ended, as far as its caller knows: what it has sent is its last. If it sends another request,
+        it has not. O(held)."""
         self._gone.pop(session, None)
+        self._over.add(session)
+        self._forget_over(session)
         family = self._in.get(self._roots.get(session, session))
         if family is not None and session in family.lines:
             family.lines[session].over = True
@@ -183,6 +190,7 @@ class Sessions:
         """All requests were dropped."""
         self.held.clear()
         self._arrived.clear()
+        self._over.clear()
         self._inside.clear()
         self._back.clear()
         self._settling.clear()
@@ -286,6 +294,8 @@ class Sessions:
                 self.waits.append(wait)
                 self.longest = max(self.longest, wait)
             self._enter(job, family, now, shared[job])
+        for job in jobs:
+            self._forget_over(job.request.session)
         return jobs
 
     def _relatives(self, now: float) -> list[Job]:
@@ -315,7 +325,7 @@ class Sessions:
         self._resize(line, job.count if not line.jobs else max(job.count, line.tokens))
         line.jobs += 1
         line.last = now
-        line.over = False
+        line.over = session in self._over
         family.jobs += 1
         family.turns += 1
         family.priority = job.request.priority
@@ -353,6 +363,11 @@ class Sessions:
             if now < since + limit:
                 return
             self._out(self._in[key], since)
+
+    def _forget_over(self, session: Hashable) -> None:
+        """Whether a session has ended is known of its line, once none of its jobs is held. O(held) for one that has."""
+        if session in self._over and all(job.request.session != session for job in self._arrived):
+            self._over.remove(session)
 
     def _forget_ended(self, family: Family) -> None:
         """Drop sessions that have ended; a family without any goes out."""

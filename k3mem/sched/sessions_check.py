@@ -17,6 +17,8 @@ def check_sessions(s: Sessions, jobs: Mapping[Hashable, Job]) -> None:
     """Every invariant, beside all jobs by request id. Raises Corrupted. O(jobs + sessions in)."""
     if set(s.held) != s._arrived.keys() or list(s.held) != sorted(s.held, key=lambda job: job.rank):
         _fail("held jobs", [job.request.id for job in s.held], "those that arrived, by rank")
+    if not s._over <= {job.request.session for job in s._arrived}:
+        _fail("ended sessions", s._over, "those of held jobs")
     inside = {job for job in jobs.values() if job.request.session is not None and job not in s._arrived}
     if inside != s._inside.keys() or not s._back <= s._inside.keys():
         _fail("jobs inside", sorted(str(j.request.id) for j in s._inside), "the jobs of sessions, not held")

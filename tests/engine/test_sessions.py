@@ -160,6 +160,23 @@ def test_ending_a_session_lets_the_next_one_in_and_drops_its_pin() -> None:
     assert clinic.right("b")
 
 
+@pytest.mark.parametrize("then", ["nothing", "another", "abort"])
+def test_a_session_may_end_while_its_last_request_is_held(then: str) -> None:
+    clinic = two()
+    clinic.engine.end_session("b")
+    clinic.engine.check()
+    if then == "another":
+        clinic.submit("b2", session="b", count=32)  # so it had not
+    elif then == "abort":
+        clinic.engine.abort("b")
+        clinic.engine.check()
+        clinic.submit("b2", session="b", count=32)
+    clinic.drain()
+    clinic.step()
+    assert clinic.core.sessions is not None
+    assert ("b" in clinic.core.sessions._roots) == (then != "nothing")
+
+
 def test_a_cancelled_plan_leaves_sessions_in_that_it_let_in() -> None:
     clinic = Clinic()
     clinic.submit("a", session="a")
@@ -255,7 +272,7 @@ def test_what_is_pinned_beyond_a_share_gives_way_and_what_is_within_does_not() -
 class Town(World):
     """Random sessions, with sub-agents, ends and plans that are cancelled, before a door that is narrow."""
 
-    came: dict[Hashable, float] = field(default_factory=dict)
+    door: habits.Door = field(default_factory=habits.Door)
 
     def new_request(self) -> Request:
         rng, request = self.rng, super().new_request()
@@ -263,7 +280,7 @@ class Town(World):
         request.session, request.parent_session = session or None, parent or None
         if rng.random() < 0.1:
             request.deadline = self.now + rng.random() * 6
-        self.came[request.id] = self.now
+        self.door.submitted(request, self.now)
         return request
 
     def act(self) -> None:
@@ -272,7 +289,7 @@ class Town(World):
             self.happen()
         if self.rng.random() < 0.15:
             plan = self.engine.plan()
-            wrong = habits.trouble(self.engine.scheduler.core, self.now, self.came)
+            wrong = self.door.trouble(self.engine.scheduler.core, self.now)
             self.failures += [wrong] if wrong else []
             if plan is not None:
                 self.engine.cancel(plan)
@@ -284,7 +301,8 @@ class Town(World):
         if sessions is not None and sessions.held and self.rng.random() < 0.3:
             self.engine.abort(self.rng.choice(list(sessions.held)).request.id)
         else:
-            self.engine.end_session(self.rng.randrange(1, habits.SESSIONS + 1))
+            self.engine.end_session(over := self.rng.randrange(1, habits.SESSIONS + 1))
+            self.door.ended(over)
 
     def take(self, out: Output) -> None:
         if out.reason == "deadline":
