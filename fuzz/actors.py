@@ -62,7 +62,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         check_every=rng.choice((1, 2, 5)) if size in ("tight", "lone", "crowded") else 8,
         audit_every=rng.choice((16, 64)),
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
-        admission=sessions.draw(random.Random(f"door {seed}"), 0.15),
+        admission=sessions.draw(random.Random(f"door {seed}"), 0.22),
     )
 
 
@@ -118,8 +118,10 @@ class Actors:
     def next(self, world: World) -> Action:
         """The next action."""
         while not self.queued:
-            if self.config.admission is not None and self.rng.random() < 0.03:
-                return do.EndSession(self.rng.randint(1, sessions.SESSIONS))
+            if self.config.admission is not None and (what := self.rng.random()) < 0.12:
+                if what < 0.03:
+                    return do.EndSession(self.rng.randint(1, sessions.SESSIONS))
+                return do.Clock(self.config.admission.bound * self.rng.choice((0.1, 0.3)))
             habit = self.rng.choices(self.names, self.odds)[0]
             self.queued = self.makers[habit](world)
         return self.queued.pop(0)
@@ -187,8 +189,11 @@ class Actors:
 
     def _fail(self, world: World) -> list[Action]:
         rng = self.rng
-        if rng.random() < 0.3:
+        what = rng.random()
+        if what < 0.2:
             return [do.Fail("collect", rng.choice(self.effects), rowless=True)]
+        if what < 0.6:
+            return [do.Fail(rng.choice(("launch", "collect")), rng.choice(self.effects), moving=True)]
         return [do.Fail(rng.choice(("launch", "collect")), rng.choice(self.effects))
                 for _ in range(rng.choice((1, 1, 1, 1, 2, 3)))]
 

@@ -61,7 +61,8 @@ def _of(world: World) -> Hashable:
         tuple(tuple(sorted((places[i], int(arena._table(f"{kind}_leases")[i]))
                            for i in np.flatnonzero(arena._table(f"{kind}_leases")).tolist()))
               for kind, places in (("page", pages), ("state", states))),
-        tuple(world.faults.due), world.faults.rowless, tuple(_has_run(world, flight) for flight in core.flights),
+        tuple(world.faults.due), world.faults.rowless, world.faults.moving,
+        tuple(_has_run(world, flight) for flight in core.flights),
     )
 
 

@@ -24,6 +24,7 @@ from k3mem.sched.cache import Cache
 from k3mem.sched.job import End
 from k3mem.sched.pins import Pins
 from k3mem.sched.scheduler import Scheduler
+from k3mem.sched.sessions import Sessions
 
 Reached = Callable[[Any, tuple[Any, ...]], Any]
 """(result, arguments) -> whether the branch was taken."""
@@ -116,6 +117,8 @@ MARKS: tuple[tuple[str, Any, str, Reached], ...] = (
     ("host stop", commit, "_book", lambda r, a: r is not None and r.reason == "host_stop"),
     ("stop id", commit, "_book", lambda r, a: r is not None and r.reason == "stop"),
     ("launched over one in flight", launch, "launched", lambda r, a: len(a[0].flights) > 1),
+    ("session held", Sessions, "arrive", lambda r, a: not r),
+    ("family suspended", Sessions, "_make_way", lambda r, a: r),
     ("deadline", Scheduler, "abort", lambda r, a: len(a) > 2 and a[2] == "deadline"),
     # failure and the whole cache
     ("step failed, effect unknown", failure, "fail", lambda r, a: a[2] == Effect.UNKNOWN),

@@ -147,6 +147,8 @@ class Fail(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     effect: Effect = Effect.UNKNOWN
     rowless: bool = False
     """Instead the next one that seats somebody without a row."""
+    moving: bool = False
+    """Instead the next one that moves entries."""
 
 
 class Clock(msgspec.Struct, frozen=True, tag=True):

@@ -18,8 +18,8 @@ def draw(rng: random.Random, chance: float = 0.5) -> SessionAdmission | None:
     if rng.random() >= chance:
         return None
     return SessionAdmission(
-        share=rng.choice((0.1, 0.5, 1.0)), bound=rng.choice((0.0, 1.0, 10.0, 1000.0)),
-        idle=rng.choice((0.0, 1.0, 30.0)), idle_quantile=rng.choice((0.5, 0.9, 1.0)), auto=rng.random() < 0.25)
+        share=rng.choice((0.02, 0.1, 0.5, 1.0)), bound=rng.choice((0.0, 0.5, 1.0, 2.0, 10.0, 1000.0, 1000.0)),
+        idle=rng.choice((0.0, 1.0, 30.0, 30.0)), idle_quantile=rng.choice((0.5, 0.9, 1.0)), auto=rng.random() < 0.25)
 
 
 def family(rng: random.Random) -> tuple[int, int]:

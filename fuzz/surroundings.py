@@ -20,12 +20,13 @@ VOCAB = 97
 
 class NextFault(Faults):
     """Failures that are told beforehand: the next launched step takes the first; one of them waits for a step that
-    seats somebody without a row."""
+    seats somebody without a row, one for a step that moves entries."""
 
     def __init__(self) -> None:
         super().__init__()
         self.due: list[Fault] = []
         self.rowless: Fault | None = None
+        self.moving: Fault | None = None
         self.plan: Plan | None = None
         """What is being launched."""
 
@@ -35,12 +36,14 @@ class NextFault(Faults):
             fault = self.due.pop(0)
         elif self.rowless is not None and self.plan is not None and _rowless(self.plan):
             fault, self.rowless = self.rowless, None
+        elif self.moving is not None and self.plan is not None and len(self.plan.moves):
+            fault, self.moving = self.moving, None
         return None if fault is None else Fault(step, fault.at, fault.effect)
 
     def clear(self) -> None:
         """No more failures."""
         self.due.clear()
-        self.rowless = None
+        self.rowless = self.moving = None
 
 
 def _rowless(plan: Plan) -> bool:

@@ -137,6 +137,8 @@ class World(Steps):
     def _fail(self, a: act.Fail) -> None:
         if a.rowless:
             self.faults.rowless = Fault(0, a.at, a.effect)
+        elif a.moving:
+            self.faults.moving = Fault(0, a.at, a.effect)
         elif len(self.faults.due) < 3:
             self.faults.due.append(Fault(0, a.at, a.effect))
 
