@@ -387,9 +387,15 @@ int k3_tree_remove(k3_tree *t, int32_t x, int32_t protect, k3_evicted *out) {
     return may_go;
 }
 
-int32_t k3_tree_next_class(const k3_tree *t) {
-    const heap *h = &t->heaps[EVICTABLE];
-    return h->n ? (int32_t)(heap_key(t, heap_at(h, 0)) >> 56) : NONE;
+int32_t k3_tree_next_class(k3_tree *t, int32_t protect) {
+    if (protect != NONE) {
+        int rc = need_live(t, protect);
+        if (rc < 0) return rc;
+        mark_path(t, protect);
+    }
+    int32_t x = least_unmarked(t, 0);
+    clear_path(t, protect);
+    return x == NONE ? NONE : (int32_t)(heap_key(t, x) >> 56);
 }
 
 int k3_tree_cap(k3_tree *t, int32_t x, int32_t limit, uint32_t kinds, k3_evicted *out) {

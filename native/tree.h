@@ -147,8 +147,9 @@ int32_t k3_tree_walk(const k3_tree *t, int32_t *node, int32_t *depth, int32_t *s
 
 /* out[page id] = nodes that hold the page, for ids < n. O(pages). */
 void k3_tree_page_refs(const k3_tree *t, int32_t *out, int32_t n);
-/* Class of the entry that k3_tree_evict(t, -1, ..) would remove, or -1 if there is none. O(1). */
-int32_t k3_tree_next_class(const k3_tree *t);
+/* Class of the entry that k3_tree_evict(t, protect, ..) would remove, -1 if there is none, or K3_E_CORRUPT. O(1), and
+ * as evict where something is protected. */
+int32_t k3_tree_next_class(k3_tree *t, int32_t protect);
 
 /* Every invariant; K3_E_CORRUPT with the table, node and value in k3_tree_error. O(n log n + tokens + pages). */
 int k3_tree_check(k3_tree *t);

@@ -304,7 +304,7 @@ class Tree:
     def next_class(self) -> int | None:
         """Class of the entry that `evict()` would remove (0: KV without a checkpoint, or what the policy puts
         first); None if there is none. O(1)."""
-        found = int(lib.k3_tree_next_class(self._t))
+        found = int(lib.k3_tree_next_class(self._t, NO_NODE))
         return None if found < 0 else found
 
     # -- use
@@ -424,7 +424,7 @@ class Tree:
         needed, up to the next checkpoint, fork, lock or protected node. None when nothing is evictable.
         O(log n) amortised, plus the path to `protect` and the protected entries older than the victim.
         """
-        if self.picker is not None and lib.k3_tree_next_class(self._t) > 0:
+        if self.picker is not None and lib.k3_tree_next_class(self._t, protect) > 0:
             return self.picker.pick(protect)
         found = self._checked(lib.k3_tree_evict(self._t, protect, self._evicted))
         return self._victim() if found else None
