@@ -97,12 +97,14 @@ class Following:
     heeds = True
 
     def __init__(self, tree: Tree, prices: Prices, policy: Auto) -> None:
-        self.tree, self.policy = tree, policy
+        self.tree, self.policy, self.prices = tree, policy, prices
         states = prices.capacity_bytes / prices.state_bytes
         self.share = min(1.0, STATES_MOST / states)
         page, grid = tree.page_tokens, tree.grid
         self.shadows = [Shadow(candidate, page, grid, prices, prices.capacity_bytes * self.share)
                         for candidate in policy.candidates]
+        self.awake = False
+        """Whether anything had to go yet, or will soon; before that it does not matter whom to follow."""
         self.hits = np.zeros(len(self.shadows))
         self.followed = 0
         self.switches = 0
@@ -113,7 +115,8 @@ class Following:
 
     def requested(self, scope: ScopeId, prompt: Int32, now: float) -> int:
         self.requests = self.own.requested(scope, prompt, now)
-        if len(prompt) and self._sampled(prompt):
+        self.awake = self.awake or self._pressed()
+        if self.awake and len(prompt) and self._sampled(prompt):
             self.hits *= self.policy.decay
             left = []
             for i, shadow in enumerate(self.shadows):
@@ -123,13 +126,24 @@ class Following:
             self._left[self.requests] = left
             if len(self._left) > TICKETS_MOST:
                 self._left.popitem(last=False)
-        if self.requests % self.policy.period == 0:
+        if self.awake and self.requests % self.policy.period == 0:
             self._choose()
         return self.requests
 
     def finished(self, request: int, note: int) -> None:
         for shadow, left in zip(self.shadows, self._left.get(request, ()), strict=False):
             shadow.note(left, note)
+
+    def resized(self, capacity_bytes: int) -> None:
+        """Shadows let go of what is too much when they next keep something."""
+        self.prices = self.prices._replace(capacity_bytes=capacity_bytes)
+        for shadow in self.shadows:
+            shadow.capacity = capacity_bytes * self.share
+
+    def _pressed(self) -> bool:
+        counters, prices = self.tree.counters(), self.prices
+        used = counters.checkpoints * prices.state_bytes + counters.kv_tokens * prices.token_bytes
+        return self.tree.evictions > 0 or used >= self.policy.wakes * prices.capacity_bytes
 
     def _sampled(self, prompt: Int32) -> bool:
         if self.share == 1.0:
@@ -156,6 +170,8 @@ class Auto:
     superseded_first: tuple[Kind, ...] = PASSED
     period: int = 64
     """Requests between two choices."""
+    wakes: float = 0.5
+    """Shadows run from when so much of the bytes is cached; or something has been evicted."""
     margin: float = 0.005
     """By how much more another must hit to be followed."""
     decay: float = 0.9998

@@ -80,6 +80,10 @@ class SortedVictims:
     def finished(self, request: int, note: int) -> None:
         """The tree itself was told, and told this."""
 
+    def resized(self, capacity_bytes: int) -> None:
+        """Keys made from now on know it."""
+        self.prices = self.prices._replace(capacity_bytes=capacity_bytes)
+
     def stats(self) -> dict[str, object]:
         return {}
 

@@ -107,16 +107,19 @@ class Learning:
 
     def _look(self) -> None:
         gap, self._looked = self.requests - self._looked, self.requests
-        exposure = self.exposure + self.tree.waiting()
-        table = gittins(hazards(self.returns, exposure, self.policy.strength)).astype(np.float32)
-        self.tree.values(None if self.held else table)
+        if not self.held:
+            exposure = self.exposure + self.tree.waiting()
+            self.tree.values(gittins(hazards(self.returns, exposure, self.policy.strength)).astype(np.float32))
         self.returns *= self.policy.decay**gap
         self.exposure *= self.policy.decay**gap
 
     def hold(self, held: bool) -> None:
         """Keep the values from the tree, which then goes by last use, or give them to it."""
         self.held = held
-        self._look()
+        if held:
+            self.tree.values(None)
+        else:
+            self._look()
 
     def requested(self, scope: ScopeId, prompt: Int32, now: float) -> int:
         self.tree.time(now)
@@ -128,6 +131,9 @@ class Learning:
 
     def finished(self, request: int, note: int) -> None:
         """The tree itself was told."""
+
+    def resized(self, capacity_bytes: int) -> None:
+        """Values do not depend on it."""
 
     def stats(self) -> dict[str, object]:
         return {"returns": float(self.returns.sum())}
@@ -169,6 +175,9 @@ class Pricing:
 
     def finished(self, request: int, note: int) -> None:
         """Only age and price count."""
+
+    def resized(self, capacity_bytes: int) -> None:
+        """Values do not depend on it."""
 
     def stats(self) -> dict[str, object]:
         return {}

@@ -44,6 +44,10 @@ class Keeper(Protocol):
         """That request ended, and this is known of the next use of what it left (`Note`)."""
         ...
 
+    def resized(self, capacity_bytes: int) -> None:
+        """So many bytes may be cached from now on."""
+        ...
+
     def stats(self) -> dict[str, object]:
         """For reports: plain data."""
         ...
@@ -73,6 +77,9 @@ class Passive:
 
     def finished(self, request: int, note: int) -> None:
         """Nothing is learned."""
+
+    def resized(self, capacity_bytes: int) -> None:
+        """Order does not depend on it."""
 
     def stats(self) -> dict[str, object]:
         return {}

@@ -196,6 +196,8 @@ class Tree:
             raise MemoryError("no memory for a tree")
         self._t: Any = ffi.gc(raw, lib.k3_tree_free)
         self._classes = 0
+        self.evictions = 0
+        """Entries that `evict` let go."""
         self.picker: Picker | None = None
         """Chooses victims in the place of the heap, once nothing of rank 0 is left."""
         self._match: Any = _NEW("k3_match *")
@@ -425,9 +427,13 @@ class Tree:
         O(log n) amortised, plus the path to `protect` and the protected entries older than the victim.
         """
         if self.picker is not None and lib.k3_tree_next_class(self._t, protect) > 0:
-            return self.picker.pick(protect)
-        found = self._checked(lib.k3_tree_evict(self._t, protect, self._evicted))
-        return self._victim() if found else None
+            victim = self.picker.pick(protect)
+            self.evictions += victim is not None
+            return victim
+        if not self._checked(lib.k3_tree_evict(self._t, protect, self._evicted)):
+            return None
+        self.evictions += 1
+        return self._victim()
 
     def remove(self, node: NodeId, protect: NodeId = NO_NODE) -> Evicted | None:
         """`evict`, but this entry; None where it is none, is locked, or lies on the path to `protect`. O(log n) and the

@@ -69,6 +69,7 @@ class Cache:
         fresh = self._arena(self.arena.capacity_bytes if capacity_bytes is None else capacity_bytes, scratch)
         self.tree.drop(0)
         self.arena = fresh
+        self.keeper.resized(fresh.capacity_bytes)
 
     # -- scopes
 

@@ -119,7 +119,7 @@ def test_learned_keeps_what_returns_where_lru_cannot() -> None:
 
 def test_auto_follows_the_better_one_and_lru_until_then() -> None:
     tree = Tree(1, 1, Auto(()))
-    keeper = Auto(()).keeper(tree, PRICES._replace(capacity_bytes=1200))
+    keeper = Auto((), wakes=0).keeper(tree, PRICES._replace(capacity_bytes=1200))
     assert keeper.stats()["followed"] == "Lru"
     now, rng = 0.0, np.random.default_rng(5)
     prompts: list[Int32] = [rng.integers(0, 1000, 20, np.int32) for _ in range(6)]
@@ -134,6 +134,52 @@ def test_auto_follows_the_better_one_and_lru_until_then() -> None:
             for _ in range(2):
                 keeper.finished(keeper.requested(scope, rng.integers(0, 1000, 40, np.int32), now), Note.END)
     assert keeper.stats()["followed"] == "Learned"
+
+
+def test_auto_costs_nothing_before_anything_must_go() -> None:
+    tree = Tree(1, 1, Auto())
+    keeper = Auto().keeper(tree, PRICES)
+    scope, prompts = tree.new_scope(), np.arange(200, dtype=np.int32).reshape(10, 20)
+
+    def serve(i: int) -> None:
+        keeper.requested(scope, prompts[i], float(i))
+        tree.publish(tree.root(scope), prompts[i], 20, range(20 * i, 20 * i + 20), StateId(i), Kind.PROMPT_END, i)
+
+    def shadowed() -> list[int]:
+        return [shadow.tree.counters().checkpoints for shadow in keeper.shadows]  # type: ignore[attr-defined]
+
+    for i in range(6):
+        serve(i)
+    assert shadowed() == [0, 0], "5 of 10 x (64 + 20) of 1000 bytes"
+    for i in range(6, 8):
+        serve(i)
+    assert shadowed() == [2, 2]
+
+
+def test_auto_wakes_at_the_first_eviction() -> None:
+    tree = Tree(1, 1, Auto())
+    keeper = Auto().keeper(tree, PRICES)
+    scope, prompt = tree.new_scope(), np.arange(20, dtype=np.int32)
+    keeper.requested(scope, prompt, 0.0)
+    tree.publish(tree.root(scope), prompt, 20, range(20), StateId(1), Kind.PROMPT_END, 1)
+    assert tree.evict() is not None and tree.evictions == 1
+    keeper.requested(scope, prompt, 1.0)
+    assert keeper.stats()["shadow_hits"] == [0, 0]
+    keeper.requested(scope, prompt, 2.0)
+    assert keeper.stats()["shadow_hits"] == [20, 20]
+
+
+def test_shadows_shrink_with_the_pool() -> None:
+    tree = Tree(1, 1, Auto())
+    keeper = Auto(wakes=0).keeper(tree, PRICES)
+    scope, prompts = tree.new_scope(), np.arange(240, dtype=np.int32).reshape(12, 20)
+    for i in range(11):
+        keeper.requested(scope, prompts[i], float(i))
+    keeper.resized(300)
+    keeper.requested(scope, prompts[11], 11.0)
+    held = [shadow.tree.counters() for shadow in keeper.shadows]  # type: ignore[attr-defined]
+    assert [c.checkpoints * 64 + c.kv_tokens <= 300 for c in held] == [True, True]
+    assert all(c.checkpoints == 3 for c in held)
 
 
 def test_auto_samples_sessions_where_the_pool_is_large() -> None:
