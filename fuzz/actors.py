@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 
 from k3mem.errors import Effect
+from k3mem.fuzz import evictions, sessions
 from k3mem.fuzz import script as do
-from k3mem.fuzz import sessions
 from k3mem.fuzz.script import Action, Config
 from k3mem.fuzz.world import VOCAB, World
 
@@ -38,6 +38,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
     server."""
     if rng.random() < WIDE:
         return _wide(rng, seed)
+    eviction, told = evictions.draw(random.Random(f"eviction {seed}"))
     size = rng.choice(("tight", "tight", "tight", "lone", "lone", "crowded", "crowded", "middling", "roomy", "roomy"))
     crowded = size == "crowded"
     page, chunk = (16, 16) if crowded else rng.choice(((8, 16), (8, 8), (4, 8)) if size == "lone" else GRIDS)
@@ -62,7 +63,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         check_every=rng.choice((1, 2, 5)) if size in ("tight", "lone", "crowded") else 8,
         audit_every=rng.choice((16, 64)),
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
-        admission=sessions.draw(random.Random(f"door {seed}"), 0.22),
+        admission=sessions.draw(random.Random(f"door {seed}"), 0.22), eviction=eviction, told=told,
     )
 
 
@@ -122,6 +123,8 @@ class Actors:
                 if what < 0.03:
                     return do.EndSession(self.rng.randint(1, sessions.SESSIONS))
                 return do.Clock(self.config.admission.bound * self.rng.choice((0.1, 0.3)))
+            if self.config.told and self.rng.random() < 0.05:
+                return self._hint()
             habit = self.rng.choices(self.names, self.odds)[0]
             self.queued = self.makers[habit](world)
         return self.queued.pop(0)
@@ -204,6 +207,12 @@ class Actors:
         session = self.rng.randint(1, 4)
         return [do.Unpin(session) if self.rng.random() < 0.3 else do.Pin(session, self.rng.choice((0.5, 30.0)))]
 
+    def _hint(self) -> Action:
+        rng = self.rng
+        return do.Hint(rng.randint(1, sessions.SESSIONS if self.config.admission is not None else 4),
+                       rng.choice(("", "tool", "end")), rng.choice((-1.0, -1.0, 0.0, 0.5, 30.0, 1e9)),
+                       rng.random() < 0.3)
+
     def _flush(self, world: World) -> list[Action]:
         return [do.Flush()]
 
@@ -278,7 +287,8 @@ class Actors:
         rng = self.rng
         if self.config.admission is not None:
             return sessions.family(rng)
-        return rng.randint(1, 4) if rng.random() < max(self.chances["session"], self.weights["pin"]) else 0, 0
+        chance = max(self.chances["session"], self.weights["pin"], 0.5 * self.config.told)
+        return rng.randint(1, 4) if rng.random() < chance else 0, 0
 
     def _media(self, n: int) -> tuple[int, ...]:
         """One picture, or two side by side."""

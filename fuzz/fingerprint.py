@@ -21,6 +21,8 @@ FIELDS = ("parent", "start", "len", "state", "lock", "kind", "flags", "scope")
 """Tables of the tree, one number a node, beside its tokens, pages, recency and stamps."""
 LIVE, KV, ROOT = 1, 2, 32
 """Flags of a node."""
+PRICED = -2
+"""A word `scope` that is no scope, but this less the place of a price."""
 LANES = ("phase", "launched", "inflight", "covered", "touched", "limit")
 
 
@@ -83,6 +85,7 @@ def _tree(tree: Tree, pages: _Places, states: _Places, steps: list[int]) -> Hash
     touch = tree._table("touch").tolist()
     stamp, kv_stamp = (tree._table(name).tolist() for name in ("stamp_low", "kv_stamp_low"))  # few steps: no high words
     used = sorted((node for node, row in rows.items() if not row[6] & ROOT), key=lambda node: touch[node])
+    followed = tree._table("followed").tolist()  # nothing else of a price counts where recency decides
     recency = {node: at for at, node in enumerate(used)}
     paths: dict[int, tuple[object, ...]] = {}
 
@@ -98,6 +101,7 @@ def _tree(tree: Tree, pages: _Places, states: _Places, steps: list[int]) -> Hash
 
     return frozenset(
         (path(node), row[1], row[2], states[row[3]], row[4], row[5], row[6], recency.get(node), held(node),
+         followed[PRICED - row[7]] if row[7] <= PRICED else 0,
          sum(stamp[node] >= step for step in steps), sum(kv_stamp[node] >= step for step in steps))
         for node, row in rows.items()
     )

@@ -57,7 +57,7 @@ TREE = (
     NativeMutant(25, "tree.superseded_fork", "tree_nodes.c: settle", "sched.superseded", silent=True),
     NativeMutant(26, "tree.superseded_kind", "tree.c: supersede_above", "sched.superseded", silent=True),
     NativeMutant(27, "tree.superseded_last", "tree_nodes.c: heap_key", "sched.superseded", silent=True),
-    NativeMutant(28, "tree.heap_order", "tree_nodes.c: sift", "tree.life", silent=True),
+    NativeMutant(28, "tree.heap_order", "tree_nodes.c: sink", "tree.life", silent=True),
     NativeMutant(29, "tree.cap_fork", "tree.c: k3_tree_cap", "better.cap", silent=True),
     NativeMutant(30, "tree.cap_locked", "tree.c: k3_tree_cap", "better.cap"),
     NativeMutant(31, "tree.evict_shared", "tree.c: retire", "tree.lock"),
@@ -68,6 +68,11 @@ TREE = (
     NativeMutant(36, "tree.drop_stamp", "tree.c: kv_damaged", "plan.damage"),
     NativeMutant(37, "tree.drop_row", "tree.c: kv_damaged", "plan.damage"),
     NativeMutant(38, "tree.drop_state", "tree.c: k3_tree_drop", "plan.damage"),
+    NativeMutant(39, "tree.value_order", "tree_nodes.c: heap_key", "evict.value", silent=True),
+    NativeMutant(40, "tree.over_stays", "tree_nodes.c: heap_key", "evict.over", silent=True),
+    NativeMutant(41, "tree.age_stops", "tree_price.c: reach_now", "evict.age", silent=True),
+    NativeMutant(42, "tree.weight_stale", "tree_price.c: reweigh", "evict.weight", silent=True),
+    NativeMutant(43, "tree.tail_fork", "tree.c: follow_tail", "evict.tail", silent=True),
 )
 
 ARENA = (

@@ -1,7 +1,8 @@
-"""Who is evicted: the least recently used, told from uses alone. For worlds whose policy is plain `Lru`.
+"""Who is evicted: what goes first for every policy, and of the rest the least recently used where that is the policy,
+told from uses alone.
 
 A use of a checkpoint is its publication and each admission that restores from it. The tree is asked which checkpoints
-may go at all, and which are superseded; their order is known here.
+may go at all, and which are superseded or over; their order is known here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from k3mem.fuzz.oracle import Found
-from k3mem.radix import Evicted, Kind, Tree
+from k3mem.radix import Evicted, Note, Tree
+from k3mem.radix.kinds import PASSED
 from k3mem.radix.tree import Published
 from k3mem.types import NO_NODE, NodeId
 
@@ -18,10 +20,11 @@ MOST = 64
 
 
 class Recency:
-    """Watches one tree."""
+    """Watches one tree; `by_use`: the least recently used goes."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, by_use: bool = True) -> None:
         self.tree = tree
+        self.by_use = by_use
         self.clock = 0
         self.cheap = False
         """Whether only what the policy puts first may go."""
@@ -66,7 +69,7 @@ class Recency:
             raise Found("oracle", f"state {out.state} was evicted before the superseded {first}")
         rivals = [state for state, other in could.items() if other == late]
         oldest = min(rivals, key=self._last)
-        if self._last(oldest) < self._last(out.state):
+        if self.by_use and self._last(oldest) < self._last(out.state):
             raise Found("oracle", f"state {out.state} was evicted, used after state {oldest}")
         return out
 
@@ -84,5 +87,6 @@ class Recency:
             if state >= 0 and node not in safe:
                 info = self.tree.info(node)
                 if not info.lock:
-                    out[state] = not (info.superseded and info.kind == Kind.CHUNK_END)
+                    over = info.note == Note.OVER and info.children < 2
+                    out[state] = not (over or info.superseded and info.kind in PASSED)
         return out

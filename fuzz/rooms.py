@@ -1,6 +1,4 @@
-"""How room is made: what a demand may evict, when it may give up, and in which batches entries move.
-
-For worlds whose policy is plain `Lru`. Each raises Found.
+"""How room is made: what a demand may evict, when it may give up, and in which batches entries move. Each raises Found.
 """
 
 from __future__ import annotations

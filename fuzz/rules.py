@@ -45,6 +45,12 @@ RULES: dict[str, str] = {
     "tree.media": "media digests stand at their placeholders' positions, interned exactly",
     "tree.apart": "scopes share nothing, on any route",
     "tree.life": "life of a checkpoint: target -> launched -> committed -> evictable -> ghost, by the policy",
+    # -- eviction
+    "evict.value": "within a rank the checkpoint of least value goes first",
+    "evict.over": "the checkpoints of a session that is over go before all others, up to a fork",
+    "evict.age": "a value is that of the present age",
+    "evict.weight": "a value is the recompute that a checkpoint saves now, for the bytes that go with it now",
+    "evict.tail": "a tail is superseded by the one lineage that goes on from it; by a second one it becomes a fork",
     # -- scheduling
     "sched.resume": "resume depth == depth of the state it starts from, for every admitted request",
     "sched.one_token": "at least one token is computed",

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from k3mem.errors import Effect
+from k3mem.fuzz.evictions import Name
 from k3mem.policy import SessionAdmission
 
 Capture = Literal["any", "grid", "final"]
@@ -52,9 +53,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shuffle: bool = True
     """Streams run as late as chance says; else at launch."""
     fast_forward: bool = False
+    """One plan may stand for many decode steps, as many as chance says."""
     admission: SessionAdmission | None = None
     """How sessions are held back; None: not at all."""
-    """One plan may stand for many decode steps, as many as chance says."""
+    eviction: Name = "lru"
+    """Whom the cache lets go."""
+    told: bool = False
+    """Clients say what they know of their sessions' next uses."""
     check_every: int = 1
     """Steps between two walks of all invariants; 0: only at the end."""
     audit_every: int = 16
@@ -176,6 +181,16 @@ class EndSession(msgspec.Struct, frozen=True, tag=True):
     session: int
 
 
+class Hint(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A caller says what it knows of a session's next use, rightly or not."""
+
+    session: int
+    stop: Literal["", "tool", "end"] = ""
+    returns_in: float = -1.0
+    """Seconds; below 0: not said."""
+    over: bool = False
+
+
 class Flush(msgspec.Struct, frozen=True, tag=True):
     """All that is cached and unused goes. Not while a plan is open."""
 
@@ -213,7 +228,7 @@ class Probe(msgspec.Struct, frozen=True, tag=True):
 
 
 Action = (Submit | Again | TooLarge | Abort | Step | Plan | Launch | Cancel | Collect | Commit | Fail | Clock | Pin
-          | Unpin | EndSession | Flush | Resize | Sleep | TooEarly | Lease | Unlease | Probe)
+          | Unpin | EndSession | Hint | Flush | Resize | Sleep | TooEarly | Lease | Unlease | Probe)
 
 
 class Script(msgspec.Struct, frozen=True, omit_defaults=True):

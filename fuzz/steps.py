@@ -14,7 +14,7 @@ import numpy as np
 from k3mem.engine import Engine
 from k3mem.errors import Corrupted, Effect, ExecutorFailed, StepFailed
 from k3mem.executors.mock import MockExecutor
-from k3mem.fuzz import manners, sessions, watch
+from k3mem.fuzz import evictions, manners, sessions, watch
 from k3mem.fuzz import script as act
 from k3mem.fuzz.news import News
 from k3mem.fuzz.oracle import Found, Oracle
@@ -27,7 +27,6 @@ from k3mem.fuzz.surroundings import VOCAB, Knowing, NextFault
 from k3mem.fuzz.transfers import Transfers
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
-from k3mem.radix import Lru
 from k3mem.request import Output, Outputs
 from k3mem.sched.core import Flight
 from k3mem.sched.failure import MAX_FAILURES
@@ -73,7 +72,7 @@ class Steps:
         """What must be there again if the open plan is cancelled; None where something else happened since."""
         self.result: tuple[Flight, Result] | None = None
         self.transfers = Transfers(lambda: self.core)
-        self.recency = Recency(self.core.cache.tree)
+        self.recency = Recency(self.core.cache.tree, config.eviction in evictions.BY_USE)
         self.rooms = Rooms(self.core, self.recency)
         self.news = News(self.engine)
         self.steps = self.failed = self.in_a_row = 0
@@ -103,7 +102,7 @@ class Steps:
             token_budget=c.budget, max_running=c.running, steps_in_flight=c.in_flight, split=share, eager=c.eager,
             move_budget=c.move_pages * self.shape.page_bytes or 4 << 30, interval=c.interval, path_cap=c.path_cap,
             deterministic=c.deterministic, chunk_ends=c.chunk_ends, follow=c.follow, caching=c.caching,
-            ghost_tokens=c.ghost_tokens, eviction=Lru(), admission=c.admission,
+            ghost_tokens=c.ghost_tokens, eviction=evictions.policy(c.eviction), admission=c.admission,
         )
 
     def _watched(self, sinks: Sequence[Sink]) -> Recorder:

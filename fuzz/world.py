@@ -14,8 +14,8 @@ import numpy as np
 
 from k3mem.errors import Corrupted, InvalidRequest, InvalidShape, RequestTooLarge, UnknownRequest
 from k3mem.executors.mock import Fault
+from k3mem.fuzz import evictions, watch
 from k3mem.fuzz import script as act
-from k3mem.fuzz import watch
 from k3mem.fuzz.oracle import Found, Line
 from k3mem.fuzz.script import Action
 from k3mem.fuzz.steps import MAX_TOKENS, MOST_FLIGHTS, Steps
@@ -156,6 +156,19 @@ class World(Steps):
         self.engine.end_session(a.session)
         self.pinned.pop(a.session, None)
         self.door.ended(a.session)
+
+    def _hint(self, a: act.Hint) -> None:
+        returns = None if a.returns_in < 0 else a.returns_in
+        known = self.engine.hint(a.session, stop=evictions.STOPS[a.stop][0], returns_in=returns, over=a.over)
+        place = self.core.pins.newest(a.session)
+        if known != (place is not None):
+            raise Found("oracle", f"a hint of session {a.session} was answered {known}")
+        if place is None:
+            return
+        info, want = self.core.cache.tree.info(place.node), evictions.note(a.stop, a.returns_in, a.over)
+        heeded = self.core.cache.keeper.heeds or a.over
+        if heeded and info.note != want and not (a.over and info.children > 1):
+            raise Found("oracle", f"session {a.session}'s checkpoint is noted {info.note}, not {want}")
 
     def _flush(self, a: act.Flush) -> None:
         if self.open is None:

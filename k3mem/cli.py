@@ -100,7 +100,9 @@ def replay(
     pool: Annotated[str, typer.Option(help="Bytes for pages and states: 80GB, 40GiB, 512MB; 0 is unlimited.")] = "80GB",
     split: Annotated[float | None, typer.Option(help="Share of a fixed pool for states. (default: one arena)")] = None,
     page: Page = 64,
-    policy: Annotated[str, typer.Option(help="Eviction policy.")] = "lru",
+    policy: Annotated[str, typer.Option(help="What to keep: auto, learned, cost or lru.")] = "auto",
+    hints: Annotated[str, typer.Option(help="arrival: what callers tell the cache, with commas: end (of a session), "
+                                            "tool (time to the next turn), fork.")] = "",
     admission: Annotated[Admission | None, typer.Option(
         help="timed: hold back new sessions while the active ones fill the pool; auto: only while that helps. "
              "(default: off)")] = None,
@@ -143,7 +145,8 @@ def replay(
                                   "admission_bound": admission_bound}
         options = ReplayOptions(
             mode=mode.value, gap_cap=gap_cap, pool_bytes=pool_bytes, split=split, page_tokens=page, policy=policy,
-            cost=model, limit=limit, seed=seed, fast_forward=fast_forward,
+            hints=tuple(hint for hint in hints.split(",") if hint), cost=model, limit=limit, seed=seed,
+            fast_forward=fast_forward,
             **{key: value for key, value in chosen.items() if value is not None},
         )
         options.check_fit(geometry)
@@ -228,7 +231,7 @@ def _run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Callable[
     stats.setdefault("wall_seconds", time.perf_counter() - began)
     stats |= {"trace": trace.name, "skipped": trace.skipped, "mode": options.mode, "shape": shape.name,
               "pool_bytes": options.pool_bytes, "split": options.split, "page_tokens": options.page_tokens,
-              "policy": options.policy, "seed": options.seed}
+              "policy": options.policy, "hints": list(options.hints), "seed": options.seed}
     if options.cost is not None:
         stats.setdefault("loop", options.loop)
         stats["admission_mode"] = options.admission

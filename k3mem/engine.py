@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
@@ -93,6 +94,19 @@ class Engine:
         longer once those in flight have ended. O(1) beside the pin's."""
         with self._latch:
             self.scheduler.end_session(session)
+
+    def hint(self, session: Hashable, *, stop: str | None = None, returns_in: float | None = None,
+             over: bool = False) -> bool:
+        """What the caller knows of a session whose request has ended: why its answer `stop`ped (`tool`: the next turn
+        follows when a tool has run; `end`: a human speaks next), in how many seconds its next turn is expected
+        (`returns_in`), or that it is `over`: its checkpoints then go first. False where none of its is cached. Plain
+        LRU uses `over` alone. Raises ValueError."""
+        if stop not in (None, "tool", "end"):
+            raise ValueError(f"hint: stop must be 'tool', 'end' or None, got {stop!r}")
+        if returns_in is not None and not 0 <= returns_in < math.inf:
+            raise ValueError(f"hint: returns_in must be seconds >= 0, got {returns_in!r}")
+        with self._latch:
+            return self.scheduler.hint(session, stop, returns_in, over)
 
     @property
     def has_work(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from k3mem.radix.policy import EvictionPolicy, Lru
+from k3mem.radix.auto import Auto
+from k3mem.radix.policy import EvictionPolicy
 
 DEFAULT_INTERVAL = 8192
 _OPTIONAL = dict.fromkeys(("interval", "path_cap", "ghost_tokens"), " or None")
@@ -52,7 +53,8 @@ class Policy:
     """D: steps launched and not yet committed when the next one is planned."""
     caching: bool = True
     """False: no match, no checkpoint, nothing is published."""
-    eviction: EvictionPolicy = field(default_factory=Lru)
+    eviction: EvictionPolicy = field(default_factory=Auto)
+    """Whom the cache lets go: `k3mem.radix.Auto` (the default), `Lru`, `Learned`, `Cost`, `Custom`, or one of yours."""
     split: float | None = None
     """None: one arena. Else two fixed pools, this share of the bytes for states."""
     eager: bool = False

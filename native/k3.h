@@ -57,10 +57,17 @@ enum {
     K3_MUTANT_DROP_STAMP = 36,          /* KV that the failed step itself wrote stays */
     K3_MUTANT_DROP_ROW = 37,            /* damage to a page's last row is not seen */
     K3_MUTANT_DROP_STATE = 38,          /* a damaged state stays in the tree */
+    K3_MUTANT_VALUE_ORDER = 39,         /* the most valuable checkpoint goes first (silent) */
+    K3_MUTANT_OVER_STAYS = 40,          /* an ended session's checkpoints wait their turn (silent) */
+    K3_MUTANT_AGE_STOPS = 41,           /* a checkpoint's age is never looked at again (silent) */
+    K3_MUTANT_WEIGHT_STALE = 42,        /* a checkpoint is weighed once, whatever changes around it (silent) */
+    K3_MUTANT_TAIL_FORK = 43,           /* a tail that two lineages went on from counts as passed by one (silent) */
 };
 
 /* Kinds of checkpoints that a rule of the core names; the numbers of k3mem.radix.Kind. */
-enum { K3_PROMPT_END = 0, K3_CHUNK_END = 4 };
+enum { K3_PROMPT_END = 0, K3_BRANCH = 1, K3_CHUNK_END = 4, K3_ANSWER_END = 6, K3_RETRACT = 7 };
+/* Notes that a rule of the core names; the numbers of k3mem.radix.Note. */
+enum { K3_USE_RUNNING = 0, K3_USE_OVER = 1 };
 
 #ifdef K3_MUTANTS
 extern int k3_mutant;

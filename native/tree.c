@@ -9,7 +9,8 @@ k3_tree *k3_tree_new(int32_t page_tokens, const uint8_t *classes, int32_t kinds,
     if (!t) return NULL;
     t->page = page_tokens;
     t->kinds = kinds;
-    t->free = NONE;
+    t->free = t->free_price = NONE;
+    t->timers.way = 1;
     t->ghost_limit = ghost_tokens;
     t->last_stamp = -1;
     t->heaps[EVICTABLE].way = 1;
@@ -23,6 +24,13 @@ void k3_tree_free(k3_tree *t) {
     for (int32_t x = 0; x < t->top; x++) free(t->nodes[x].tokens);
     free(t->nodes);
     free(t->seats);
+    free(t->prices);
+    free(t->timers.at);
+    free(t->edges);
+    free(t->class_of);
+    free(t->values);
+    free(t->returns);
+    free(t->exposure);
     free(t->roots);
     free(t->pages);
     free(t);
@@ -55,21 +63,42 @@ static void supersede_above(k3_tree *t, int32_t x) {
         node *n = &t->nodes[p];
         if (n->flags & ROOT || few_children(t, n) != 1) return;
         if (n->state < 0) continue;
-        bool passing = n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND);
-        if (passing) n->flags |= SUPERSEDED;
+        if (passes(n) || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND)) n->flags |= SUPERSEDED;
         settle(t, p);
         return;
     }
 }
 
+/* A lineage goes on from tail x, as a sibling: a tail has no children. The first one supersedes x, a second one makes
+ * it a fork. */
+static void follow_tail(k3_tree *t, int32_t x) {
+    node *n = &t->nodes[x];
+    if (!is_tail(t, n) || n->state < 0) return;
+    price *p = give_price(t, x);
+    if (p->followed < 2) p->followed++;
+    if (passes(n) && (p->followed == 1 || K3_MUTANT(K3_MUTANT_TAIL_FORK))) n->flags |= SUPERSEDED;
+    else n->flags &= (uint8_t)~SUPERSEDED;
+    settle(t, x);
+}
+
 static void attach(k3_tree *t, int32_t x, int32_t state, int32_t kind, int64_t stamp) {
     node *n = &t->nodes[x];
+    bool again = (n->flags & HAD_STATE) != 0;
     n->state = state;
     n->kind = (uint8_t)kind;
     set_stamp(n, stamp);
     n->touch = ++t->clock;
     n->flags &= (uint8_t)~(HAD_STATE | USED | SUPERSEDED);
     t->counters[CHECKPOINTS]++;
+    if (t->n_classes) {
+        price *p = give_price(t, x);
+        p->note = K3_USE_RUNNING;
+        p->followed = 0;
+        end_age(t, x, false);
+        count_turns(t, x, again);
+        classify(t, x);
+        start_age(t, x);
+    }
     settle(t, x);
     supersede_above(t, x);
 }
@@ -81,7 +110,7 @@ static int32_t add_ghost(k3_tree *t, int32_t p, const int32_t *tokens, int32_t l
     node *n = &t->nodes[x];
     n->tokens = malloc(((size_t)len + (size_t)pages) * sizeof *tokens);
     n->start = depth_of(&t->nodes[p]);
-    n->scope = t->nodes[p].scope;
+    n->scope = scope_of(t, &t->nodes[p]);
     if (!n->tokens) {
         link_child(t, p, x);
         forget(t, x);
@@ -106,6 +135,16 @@ static int32_t add_leaf(k3_tree *t, int32_t p, const int32_t *tokens, int32_t le
         return K3_E_MEMORY;
     }
     return x;
+}
+
+static bool is_tracked(const k3_tree *t, const node *n) {
+    const price *p = price_of(t, n);
+    return p && p->timer != NONE;
+}
+
+/* A request came for what x once kept. */
+static void asked_again(k3_tree *t, int32_t x) {
+    if (x != NONE && t->nodes[x].state < 0) end_age(t, x, true);
 }
 
 /* Steps onto child x of the publisher's path: a ghost takes the publisher's pages, a KV node keeps its own. */
@@ -163,10 +202,13 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
     /* A pair for each page from the tail's own on; and later, the pages of this path. */
     int64_t pairs = 2 * ((int64_t)pages_of(t, end - depth) + 2), path = pages_of(t, end);
     if ((rc = reserve_pages(t, pairs > path ? pairs : path)) < 0) return rc;
+    if ((rc = reserve_prices(t, 2)) < 0) return rc; /* the new checkpoint's, and that of the tail it goes on from */
     t->n_pages = 0;
     *out = (k3_published){.adopted_from = NONE, .shared_page = NONE};
     if (stamp > t->last_stamp) t->last_stamp = stamp;
+    const int32_t from = x;
     if (end > depth && (x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
+    int32_t passed = NONE;
     for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
         int32_t c = child_for(t, x, tokens + at, end - at);
         if (c == NONE) {
@@ -180,16 +222,21 @@ int k3_tree_publish(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end, c
             return rc;
         }
         x = c;
+        if (is_tracked(t, &t->nodes[x])) passed = x;
     }
+    asked_again(t, passed);
     out->node = x;
     if (out->adopted_from < 0) out->adopted_from = end / t->page;
     if (state < 0) return K3_OK;
     if (t->nodes[x].state < 0) {
         attach(t, x, state, kind, stamp);
+        if (from != x) follow_tail(t, from);
         out->taken = 1;
     } else {
         out->taken = K3_MUTANT(K3_MUTANT_TAKEN);
+        end_age(t, x, false);
         t->nodes[x].touch = ++t->clock;
+        if (t->n_classes) start_age(t, x);
         settle(t, x);
     }
     return K3_OK;
@@ -203,12 +250,15 @@ int k3_tree_remember(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end) 
     if (end <= depth) return K3_OK;
     t->n_pages = 0;
     if ((x = leave_tail(t, x)) < 0) return K3_E_MEMORY;
+    int32_t passed = NONE;
     for (int32_t at; (at = depth_of(&t->nodes[x])) < end;) {
         int32_t c = child_for(t, x, tokens + at, end - at);
         if (c == NONE) c = add_ghost(t, x, tokens + at, end - at, 0);
         if (c < 0) return c;
         x = c;
+        if (is_tracked(t, &t->nodes[x])) passed = x;
     }
+    asked_again(t, passed);
     trim_ghosts(t);
     return K3_OK;
 }
@@ -218,8 +268,16 @@ int k3_tree_remember(k3_tree *t, int32_t x, const int32_t *tokens, int32_t end) 
 int k3_tree_touch(k3_tree *t, int32_t x) {
     int rc = need_live(t, x);
     if (rc < 0) return rc;
+    reach_now(t);
+    end_age(t, x, true);
     t->nodes[x].touch = ++t->clock;
     t->nodes[x].flags |= USED;
+    price *known = price_of(t, &t->nodes[x]);
+    if (known) known->note = K3_USE_RUNNING;
+    if (t->n_classes && t->nodes[x].state >= 0) {
+        classify(t, x);
+        start_age(t, x);
+    }
     settle(t, x);
     for (int32_t p = t->nodes[x].parent; K3_MUTANT(K3_MUTANT_TOUCH_PATH) && p != NONE; p = t->nodes[p].parent) {
         t->nodes[p].touch = ++t->clock;
@@ -254,6 +312,7 @@ int32_t k3_tree_take(k3_tree *t, int32_t x) {
     if (rc < 0) return rc;
     int32_t state = t->nodes[x].state;
     if (state < 0) return corrupt(t, "node %d has no checkpoint to take", x);
+    end_age(t, x, false);
     detach(t, x);
     settle(t, x);
     return state;
@@ -299,16 +358,44 @@ int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out) {
         if (rc < 0) return rc;
         if (!K3_MUTANT(K3_MUTANT_PROTECT)) mark_path(t, protect);
     }
+    reach_now(t);
     int32_t x = least_unmarked(t, 0);
+    /* What changed around a checkpoint since it was weighed shows when it would go. A weight is right once it has been
+     * looked at, so each is looked at once at most. */
+    while (x != NONE && t->valued && reweigh(t, x)) {
+        sift_at(t, x);
+        x = least_unmarked(t, 0);
+    }
     if (x != NONE) retire(t, x, out);
     clear_path(t, protect);
     trim_ghosts(t);
     return x != NONE;
 }
 
-int32_t k3_tree_next_class(const k3_tree *t) {
-    const heap *h = &t->heaps[EVICTABLE];
-    return h->n ? (int32_t)(heap_key(t, heap_at(h, 0)) >> 56) : NONE;
+int k3_tree_remove(k3_tree *t, int32_t x, int32_t protect, k3_evicted *out) {
+    if (!is_live(t, x)) return 0;
+    if (protect != NONE) {
+        int rc = need_live(t, protect);
+        if (rc < 0) return rc;
+        mark_path(t, protect);
+    }
+    const node *n = &t->nodes[x];
+    bool may_go = kv_bit(n) && n->seat != NONE && !(n->flags & MARK);
+    if (may_go) retire(t, x, out);
+    clear_path(t, protect);
+    trim_ghosts(t);
+    return may_go;
+}
+
+int32_t k3_tree_next_class(k3_tree *t, int32_t protect) {
+    if (protect != NONE) {
+        int rc = need_live(t, protect);
+        if (rc < 0) return rc;
+        mark_path(t, protect);
+    }
+    int32_t x = least_unmarked(t, 0);
+    clear_path(t, protect);
+    return x == NONE ? NONE : (int32_t)(heap_key(t, x) >> 56);
 }
 
 int k3_tree_cap(k3_tree *t, int32_t x, int32_t limit, uint32_t kinds, k3_evicted *out) {

@@ -48,6 +48,8 @@ typedef struct {
     int32_t children; /* 0, 1, or 2 for more */
     int32_t has_kv, superseded, is_tail, had_state;
     int32_t unused; /* 1: a checkpoint that was never touched */
+    int32_t note, turn, class, age; /* of a checkpoint; class -1: none */
+    float value;                    /* by which it is ordered within its rank, where there are values */
     int64_t stamp, kv_stamp;
 } k3_node_info;
 
@@ -95,6 +97,8 @@ int32_t k3_tree_take(k3_tree *t, int32_t node);
 /* Removes the entry with the smallest key outside the path root..protect (-1: none protected). 1: a victim in *out,
  * 0: nothing is evictable. Amortised O(log n + path to protect + protected entries met). */
 int k3_tree_evict(k3_tree *t, int32_t protect, k3_evicted *out);
+/* Removes this entry, if it may go: 1 with the victim in *out, else 0. O(log n + path to protect). */
+int k3_tree_remove(k3_tree *t, int32_t node, int32_t protect, k3_evicted *out);
 /* Removes the state of least loss if more than `limit` capped checkpoints of `kinds` (bit set) lie on the path above
  * node. 1: a victim in *out, 0: none. O(path). */
 int k3_tree_cap(k3_tree *t, int32_t node, int32_t limit, uint32_t kinds, k3_evicted *out);
@@ -107,6 +111,24 @@ int k3_tree_drop(k3_tree *t, int64_t stamp, const int32_t *damaged_rows, int32_t
 int k3_tree_flush(k3_tree *t, int32_t *states_out, int32_t *pages_out, int32_t *n_out);
 /* Forgets all ghosts without a locked descendant. O(ghosts log n). */
 int k3_tree_forget_ghosts(k3_tree *t);
+
+/* Microseconds on the caller's clock; what is used from now on is used then. Never runs back. O(1). */
+void k3_tree_time(k3_tree *t, int64_t now);
+/* From now on checkpoints have classes, and their returns are learned. class_of [3][32][256]: class below n_classes by
+ * structure (0 leaf, 1 line: one child below a passing kind, 2 fork), note and turn; edges [33]: ages at which buckets
+ * begin, microseconds, edges[0] = 0; state_tokens: a state's bytes in tokens of KV. Once, on an empty tree. O(1). */
+int k3_tree_learn(k3_tree *t, int32_t n_classes, const uint16_t *class_of, const int64_t *edges, double state_tokens);
+/* Orders victims by values[class][32] x recompute saved a byte, within the rank that `classes` gave, all weighed anew;
+ * NULL: by touch. O(n). */
+int k3_tree_values(k3_tree *t, const float *values);
+/* What was learned: [class][32] returns, and seconds spent waiting; writable, valid while the tree is. O(1). */
+void k3_tree_learned(k3_tree *t, double **returns, double **exposure);
+/* Adds to out [class][32] the seconds that were spent in the present bucket of age by all who still wait, which are
+ * booked when they leave it. O(checkpoints and tombstones tracked). */
+void k3_tree_waiting(k3_tree *t, double *out);
+/* What the caller says of a checkpoint's next use, as of now (K3_USE_OVER: also of those above it up to a fork).
+ * Nothing happens without a checkpoint. O(log n). */
+int k3_tree_note(k3_tree *t, int32_t node, int32_t note);
 
 /* Depth of a node or an error. O(1). */
 int32_t k3_tree_depth(k3_tree *t, int32_t node);
@@ -125,13 +147,14 @@ int32_t k3_tree_walk(const k3_tree *t, int32_t *node, int32_t *depth, int32_t *s
 
 /* out[page id] = nodes that hold the page, for ids < n. O(pages). */
 void k3_tree_page_refs(const k3_tree *t, int32_t *out, int32_t n);
-/* Class of the entry that k3_tree_evict(t, -1, ..) would remove, or -1 if there is none. O(1). */
-int32_t k3_tree_next_class(const k3_tree *t);
+/* Class of the entry that k3_tree_evict(t, protect, ..) would remove, -1 if there is none, or K3_E_CORRUPT. O(1), and
+ * as evict where something is protected. */
+int32_t k3_tree_next_class(k3_tree *t, int32_t protect);
 
 /* Every invariant; K3_E_CORRUPT with the table, node and value in k3_tree_error. O(n log n + tokens + pages). */
 int k3_tree_check(k3_tree *t);
-/* For tests: where a table lies. Node fields by name (one word a node), "roots", "evictable", "ghosts" (the heaps),
- * "counters", and of one node "tokens" and "pages". count words of width bytes, stride bytes apart. */
+/* For tests: where a table lies. Node fields by name (one word a node), fields of prices (one a price), "roots", "evictable", "ghosts" (the
+ * heaps), "timers", "counters", and of one node "tokens" and "pages". count words of width bytes, stride bytes apart. */
 int k3_tree_table(k3_tree *t, const char *name, int32_t node, void **ptr, int32_t *count, int32_t *width,
                   int32_t *stride);
 /* cffi: end */

@@ -36,6 +36,13 @@ static const field FIELDS[] = {
     FIELD("kind", kind),             FIELD("flags", flags),
 };
 
+#define PRICE(name, member) {name, offsetof(price, member), sizeof(((price *)0)->member)}
+
+static const field PRICES[] = {
+    PRICE("price_scope", scope), PRICE("timer", timer), PRICE("weight", weight),     PRICE("class", class),
+    PRICE("age", age),           PRICE("note", note),   PRICE("followed", followed), PRICE("turn", turn),
+};
+
 /* A free node holds nothing but its link. */
 static int check_blank(k3_tree *t, int32_t x) {
     const node blank = BLANK_NODE;
@@ -65,7 +72,18 @@ static int check_free(k3_tree *t) {
     for (int32_t s = 0; s < t->n_roots; s++) {
         int32_t x = t->roots[s];
         NEED(is_live(t, x) && t->nodes[x].flags & ROOT, "roots", x, s, "not a root node");
-        NEED(t->nodes[x].scope == s, "roots", x, s, "root of another scope (table 'scope')");
+        NEED(scope_of(t, &t->nodes[x]) == s, "roots", x, s, "root of another scope (table 'scope')");
+    }
+    return K3_OK;
+}
+
+/* Every word 'scope' is one, or leads to a price; before anybody follows it. */
+static int check_priced(k3_tree *t) {
+    NEED(t->top_prices >= 0 && t->top_prices <= t->cap_prices, "scope", NONE, t->top_prices, "no such prices");
+    for (int32_t x = 0; x < t->top; x++) {
+        int32_t word = t->nodes[x].scope;
+        NEED(word > PRICED || PRICED - (int64_t)word < t->top_prices, "scope", x, word, "no such price");
+        NEED(word > PRICED || t->nodes[x].flags & LIVE, "scope", x, word, "a free node has a price");
     }
     return K3_OK;
 }
@@ -95,8 +113,9 @@ static int check_words(k3_tree *t, int32_t x) {
     NEED(n->touch <= t->clock, "touch", x, n->touch, "ahead of the clock");
     NEED(kv_stamp <= t->last_stamp && (kv_bit(n) && !root ? kv_stamp >= 0 : kv_stamp == -1), "kv_stamp_low", x,
          kv_stamp, "no stamp of this node (tables 'kv_stamp_low', 'kv_stamp_high', 'flags')");
-    NEED(n->scope >= 0 && n->scope < t->n_roots, "scope", x, n->scope, "no such scope");
-    NEED(!root || t->roots[n->scope] == x, "scope", x, n->scope, "not the root of its scope");
+    int32_t scope = scope_of(t, n);
+    NEED(scope >= 0 && scope < t->n_roots, n->scope < 0 ? "price_scope" : "scope", x, scope, "no such scope");
+    NEED(!root || t->roots[scope] == x, "scope", x, scope, "not the root of its scope");
     NEED(!root || kv_bit(n), "flags", x, n->flags, "a root counts as KV");
     NEED(root == (n->tokens == NULL), "flags", x, n->flags, "only a root has no tokens");
     return K3_OK;
@@ -176,6 +195,69 @@ static int compare_pair(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Prices: each is one node's or free, every checkpoint of a tree that learns has one, and what is tracked stands in the
+ * order of its next crossing. */
+static int check_price(k3_tree *t, int32_t x) {
+    const node *n = &t->nodes[x];
+    const price *p = price_of(t, n);
+    NEED(p || n->state < 0 || !t->n_classes, "scope", x, n->scope, "a checkpoint without a price");
+    if (!p) return K3_OK;
+    NEED(n->state >= 0 || t->n_classes, "scope", x, n->scope, "a price without a checkpoint");
+    NEED(p->class == NO_CLASS || p->class < t->n_classes, "class", x, p->class, "no such class");
+    NEED(p->note < NOTES_MAX, "note", x, p->note, "no such note");
+    NEED(p->followed < STRUCTURES, "followed", x, p->followed, "above 2");
+    NEED(p->age < AGES, "age", x, p->age, "no such bucket");
+    NEED(p->timer >= NONE && p->timer < t->timers.n, "timer", x, p->timer, "not a place in table 'timers'");
+    NEED(p->timer == NONE || t->timers.at[p->timer] == x, "timer", x, p->timer, "its place in table 'timers' is another's");
+    NEED(p->timer == NONE || p->class != NO_CLASS, "class", x, p->class, "tracked without a class");
+    NEED(n->state < 0 || !t->n_classes || p->timer != NONE || p->age == AGES - 1, "timer", x, p->timer,
+         "a checkpoint that is not tracked");
+    NEED(n->state < 0 || !t->n_classes || p->class != NO_CLASS, "class", x, p->class, "a checkpoint without a class");
+    NEED(p->weight >= 0, "weight", x, (int64_t)p->weight, "below 0");
+    return K3_OK;
+}
+
+static int check_timers(k3_tree *t) {
+    const heap *h = &t->timers;
+    for (int32_t i = 0; i < h->n; i++) {
+        int32_t x = h->at[i];
+        NEED(is_live(t, x), "timers", x, i, "not a node");
+        const price *p = price_of(t, &t->nodes[x]);
+        NEED(p && p->timer == i, "timers", x, i, "not tracked at this place (table 'timer')");
+        NEED(p->age < AGES - 1, "age", x, p->age, "the last bucket has no end to wait for");
+        uint64_t ends = t->nodes[x].touch + t->edges[p->age + 1];
+        NEED(ends > t->reached, "age", x, p->age, "it has left its bucket (table 'touch')");
+        int32_t up = h->at[i ? (i - 1) / 2 : 0];
+        NEED(t->nodes[up].touch + t->edges[price_of(t, &t->nodes[up])->age + 1] <= ends, "timers", x, i,
+             "heap order broken (tables 'touch', 'age')");
+    }
+    return K3_OK;
+}
+
+static int check_prices(k3_tree *t) {
+    int64_t used = 0, free_prices = 0;
+    int rc = K3_OK;
+    NEED(t->timers.n >= 0 && t->timers.n <= t->cap_prices, "timers", NONE, t->timers.n, "impossible size");
+    for (int32_t x = 0; rc == K3_OK && x < t->top; x++) {
+        if (!(t->nodes[x].flags & LIVE)) continue;
+        used += price_of(t, &t->nodes[x]) != NULL;
+        rc = check_price(t, x);
+    }
+    if (rc == K3_OK) rc = check_timers(t);
+    if (rc < 0) return rc;
+    for (int32_t i = t->free_price; i != NONE; i = t->prices[i].timer, free_prices++) {
+        NEED(i >= 0 && i < t->top_prices, "timer", NONE, i, "free prices lead outside the table");
+        NEED(free_prices < t->top_prices, "timer", NONE, i, "free prices have a cycle");
+        const price *p = &t->prices[i];
+        NEED(p->scope == NONE && p->class == NO_CLASS && !p->weight && !p->age && !p->note && !p->followed && !p->turn,
+             "price_scope", NONE, i, "a free price is not blank");
+    }
+    NEED(used + free_prices == t->top_prices, "scope", NONE, used, "prices and free ones do not add up");
+    for (int32_t i = 0; i < t->n_classes * AGES; i++)
+        NEED(t->returns[i] >= 0 && t->exposure[i] >= 0 && t->values[i] >= 0, "returns", NONE, i, "below 0 or no number");
+    return K3_OK;
+}
+
 /* Sorts (id << 32 | node) and names an id that stands twice. */
 static int check_unique(k3_tree *t, int64_t *pairs, int64_t n, const char *table) {
     qsort(pairs, (size_t)n, sizeof *pairs, compare_pair);
@@ -188,18 +270,22 @@ static int check_owners(k3_tree *t) {
     int64_t n_states = 0, n_pages = 0, most = t->counters[KV_PAGES];
     int64_t *states = malloc(sizeof *states * (size_t)(t->top + 1));
     int64_t *pages = malloc(sizeof *pages * (size_t)(most + 1));
-    int rc = states && pages ? K3_OK : K3_E_MEMORY;
+    int64_t *prices = malloc(sizeof *prices * (size_t)(t->top + 1)), n_prices = 0;
+    int rc = states && pages && prices ? K3_OK : K3_E_MEMORY;
     for (int32_t x = 0; rc == K3_OK && x < t->top; x++) {
         const node *n = &t->nodes[x];
         if (!(n->flags & LIVE)) continue;
         if (n->state >= 0) states[n_states++] = (int64_t)n->state << 32 | x;
+        if (n->scope <= PRICED) prices[n_prices++] = (int64_t)(PRICED - n->scope) << 32 | x;
         const int32_t *own = pages_at(n);
         for (int32_t i = 0; own && i < n->len / t->page; i++) pages[n_pages++] = (int64_t)own[i] << 32 | x;
     }
     if (rc == K3_OK) rc = check_unique(t, states, n_states, "state");
     if (rc == K3_OK) rc = check_unique(t, pages, n_pages, "pages");
+    if (rc == K3_OK) rc = check_unique(t, prices, n_prices, "scope");
     free(states);
     free(pages);
+    free(prices);
     return rc;
 }
 
@@ -226,7 +312,8 @@ static int check_counters(k3_tree *t) {
 }
 
 int k3_tree_check(k3_tree *t) {
-    int rc = check_free(t);
+    int rc = check_priced(t);
+    if (rc == K3_OK) rc = check_free(t);
     int64_t linked = 0;
     for (int32_t x = 0; rc == K3_OK && x < t->top; x++)
         if (t->nodes[x].flags & LIVE) rc = check_words(t, x);
@@ -236,6 +323,7 @@ int k3_tree_check(k3_tree *t) {
     for (int32_t x = 0; rc == K3_OK && x < t->top; x++)
         if (t->nodes[x].flags & LIVE) rc = check_children(t, x, &linked);
     if (rc == K3_OK) rc = check_heap(t, GHOSTS);
+    if (rc == K3_OK) rc = check_prices(t);
     if (rc == K3_OK) rc = check_heap(t, EVICTABLE);
     if (rc < 0) return rc;
     NEED(linked + t->n_roots == t->counters[NODES], "parent", NONE, linked,
@@ -247,13 +335,14 @@ int k3_tree_check(k3_tree *t) {
         NEED((n->seat != NONE) == belongs_in_heap(t, x), "seat", x, n->seat, "in a heap and eligible disagree");
         NEED(n->seat == NONE || (n->seat >= 0 && n->seat < h->n && heap_at(h, n->seat) == x), "seat", x, n->seat,
              "not its place in the heap");
-        NEED(!(n->flags & SUPERSEDED) ||
-                 (n->state >= 0 && (n->kind == K3_PROMPT_END || n->kind == K3_CHUNK_END) && few_of(t, n, 0) == 0 &&
-                  few_of(t, n, 1) == 1),
-             "flags", x, n->flags, "superseded without one KV child below a chunk-end or prompt-end checkpoint");
+        bool line = few_of(t, n, 0) == 0 && few_of(t, n, 1) == 1;
+        bool followed = is_tail(t, n) && price_of(t, n) && price_of(t, n)->followed == 1;
+        NEED(!(n->flags & SUPERSEDED) || (n->state >= 0 && passes(n) && (line || followed)), "flags", x, n->flags,
+             "superseded without one KV child, or one lineage that follows a tail, or of a kind that stays");
         if (n->parent == NONE) continue;
         NEED(n->start == depth_of(&t->nodes[n->parent]), "start", x, n->start, "not where the parent ends");
-        NEED(n->scope == t->nodes[n->parent].scope, "scope", x, n->scope, "not the parent's");
+        NEED(scope_of(t, n) == scope_of(t, &t->nodes[n->parent]), n->scope < 0 ? "price_scope" : "scope", x,
+             scope_of(t, n), "not the parent's (tables 'scope', 'price_scope')");
     }
     return check_owners(t);
 }
@@ -273,6 +362,12 @@ int k3_tree_table(k3_tree *t, const char *name, int32_t x, void **ptr, int32_t *
         *stride = (int32_t)sizeof(node);
         return K3_OK;
     }
+    for (size_t i = 0; i < sizeof PRICES / sizeof *PRICES; i++) {
+        if (strcmp(name, PRICES[i].name) != 0) continue;
+        give_table((char *)t->prices + PRICES[i].offset, t->top_prices, PRICES[i].width, ptr, count, width, stride);
+        *stride = (int32_t)sizeof(price);
+        return K3_OK;
+    }
     if (!strcmp(name, "roots")) return give_table(t->roots, t->n_roots, 4, ptr, count, width, stride);
     if (!strcmp(name, "evictable"))
         return give_table(t->heaps[EVICTABLE].at, t->heaps[EVICTABLE].n, 4, ptr, count, width, stride);
@@ -280,6 +375,7 @@ int k3_tree_table(k3_tree *t, const char *name, int32_t x, void **ptr, int32_t *
         const heap *h = &t->heaps[GHOSTS];
         return give_table(h->n ? h->at - (h->n - 1) : NULL, h->n, 4, ptr, count, width, stride);
     }
+    if (!strcmp(name, "timers")) return give_table(t->timers.at, t->timers.n, 4, ptr, count, width, stride);
     if (!strcmp(name, "counters")) return give_table(t->counters, COUNTERS, 8, ptr, count, width, stride);
     if (!is_live(t, x)) return K3_E_ARG;
     const node *n = &t->nodes[x];

@@ -139,19 +139,27 @@ int k3_tree_info(k3_tree *t, int32_t x, k3_node_info *out) {
     if (rc < 0) return rc;
     const node *n = &t->nodes[x];
     *out = (k3_node_info){.depth = depth_of(n), .start = n->start, .parent = n->parent, .state = n->state,
-                          .kind = n->kind, .lock = n->lock, .children = few_children(t, n), .scope = n->scope,
+                          .kind = n->kind, .lock = n->lock, .children = few_children(t, n), .scope = scope_of(t, n),
                           .has_kv = kv_bit(n), .superseded = (n->flags & SUPERSEDED) != 0, .is_tail = is_tail(t, n),
                           .had_state = (n->flags & HAD_STATE) != 0, .unused = n->state >= 0 && !(n->flags & USED),
-                          .stamp = stamp_of(n), .kv_stamp = kv_stamp_of(n)};
+                          .stamp = stamp_of(n), .kv_stamp = kv_stamp_of(n), .note = K3_USE_RUNNING, .class = NONE,
+                          .value = value_of(t, x)};
+    const price *p = price_of(t, n);
+    if (!p) return K3_OK;
+    out->note = p->note;
+    out->turn = p->turn;
+    out->class = p->class == NO_CLASS ? NONE : p->class;
+    out->age = p->age;
     return K3_OK;
 }
 
 void k3_tree_count(const k3_tree *t, k3_tree_counters *out) {
     const int64_t *c = t->counters;
-    int64_t words = c[KV_TOKENS] + c[GHOST_TOKENS] + c[KV_PAGES] + t->cap_pages + t->cap + t->cap_roots;
+    int64_t words = c[KV_TOKENS] + c[GHOST_TOKENS] + c[KV_PAGES] + t->cap_pages + t->cap + t->cap_roots + t->cap_prices;
     *out = (k3_tree_counters){c[NODES], c[CHECKPOINTS], c[KV_PAGES], c[KV_TOKENS], c[GHOST_TOKENS], c[LOCKS],
                               c[KV_TOKENS] + c[GHOST_TOKENS],
-                              (int64_t)sizeof *t + (int64_t)sizeof(node) * t->cap + 4 * words};
+                              (int64_t)sizeof *t + (int64_t)sizeof(node) * t->cap + 4 * words +
+                                  (int64_t)sizeof(price) * t->cap_prices + bytes_learned(t)};
 }
 
 int32_t k3_tree_walk(const k3_tree *t, int32_t *id, int32_t *depth, int32_t *state, int64_t *stamp, int32_t *scope) {
@@ -163,7 +171,7 @@ int32_t k3_tree_walk(const k3_tree *t, int32_t *id, int32_t *depth, int32_t *sta
         depth[k] = depth_of(n);
         state[k] = n->state;
         stamp[k] = stamp_of(n);
-        scope[k++] = n->scope;
+        scope[k++] = scope_of(t, n);
     }
     return k;
 }

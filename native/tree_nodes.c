@@ -48,6 +48,8 @@ int32_t node_new(k3_tree *t) {
 
 static void node_free(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
+    end_age(t, x, false);
+    drop_price(t, x);
     free(n->tokens);
     *n = (node)BLANK_NODE;
     n->parent = t->free;
@@ -146,8 +148,15 @@ uint64_t heap_key(const k3_tree *t, int32_t x) {
     const uint64_t touch_bits = ((uint64_t)1 << 56) - 1;
     uint64_t touch = (K3_MUTANT(K3_MUTANT_EVICT_RECENT) ? ~n->touch : n->touch) & touch_bits;
     int first = (n->flags & SUPERSEDED) != 0 && !K3_MUTANT(K3_MUTANT_SUPERSEDED_LAST);
-    uint64_t class = n->state >= 0 ? t->classes[n->kind][first] : 0;
-    return class << 56 | touch;
+    bool over = is_over(t, n) && few_children(t, n) <= 1 && !K3_MUTANT(K3_MUTANT_OVER_STAYS);
+    uint64_t class = n->state >= 0 && !over ? t->classes[n->kind][first] : 0;
+    if (!t->valued || class == 0) return class << 56 | touch;
+    /* A value is >= 0, so its bits stand in its order; ties go to the older, as far as 24 bits tell. */
+    float value = value_of(t, x);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (K3_MUTANT(K3_MUTANT_VALUE_ORDER)) bits = ~bits;
+    return class << 56 | (uint64_t)bits << 24 | (touch & 0xffffff);
 }
 
 bool belongs_in_heap(const k3_tree *t, int32_t x) {
@@ -163,13 +172,9 @@ static void place(k3_tree *t, heap *h, int32_t i, int32_t x) {
     t->nodes[x].seat = i;
 }
 
-static void sift(k3_tree *t, heap *h, int32_t i) {
-    int32_t x = heap_at(h, i);
+/* Sinks x from place i to where nothing below is smaller. */
+static void sink(k3_tree *t, heap *h, int32_t i, int32_t x) {
     uint64_t key = heap_key(t, x);
-    while (i > 0 && key < heap_key(t, heap_at(h, (i - 1) / 2))) {
-        place(t, h, i, heap_at(h, (i - 1) / 2));
-        i = (i - 1) / 2;
-    }
     for (;;) {
         int64_t next = 2 * (int64_t)i + 1;
         if (next >= h->n) break;
@@ -182,6 +187,25 @@ static void sift(k3_tree *t, heap *h, int32_t i) {
         i = c;
     }
     place(t, h, i, x);
+}
+
+static void sift(k3_tree *t, heap *h, int32_t i) {
+    int32_t x = heap_at(h, i);
+    uint64_t key = heap_key(t, x);
+    while (i > 0 && key < heap_key(t, heap_at(h, (i - 1) / 2))) {
+        place(t, h, i, heap_at(h, (i - 1) / 2));
+        i = (i - 1) / 2;
+    }
+    sink(t, h, i, x);
+}
+
+void heapify(k3_tree *t) {
+    heap *h = &t->heaps[EVICTABLE];
+    for (int32_t i = h->n / 2 - 1; i >= 0; i--) sink(t, h, i, heap_at(h, i));
+}
+
+void sift_at(k3_tree *t, int32_t x) {
+    if (t->nodes[x].seat != NONE) sift(t, &t->heaps[EVICTABLE], t->nodes[x].seat);
 }
 
 static void leave_heap(k3_tree *t, int32_t x) {
@@ -197,8 +221,9 @@ static void leave_heap(k3_tree *t, int32_t x) {
 
 void settle(k3_tree *t, int32_t x) {
     node *n = &t->nodes[x];
-    bool line = (few_of(t, n, 0) == 0 && few_of(t, n, 1) == 1) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
+    bool line = (few_of(t, n, 0) == 0 && few_of(t, n, 1) == 1) || is_tail(t, n) || K3_MUTANT(K3_MUTANT_SUPERSEDED_FORK);
     if (n->state < 0 || !line) n->flags &= (uint8_t)~SUPERSEDED;
+    if (t->n_classes && n->state >= 0) classify(t, x);
     heap *h = &t->heaps[kv_bit(n)];
     if (!belongs_in_heap(t, x)) {
         leave_heap(t, x);
@@ -216,6 +241,7 @@ void detach(k3_tree *t, int32_t x) {
     set_stamp(n, -1);
     n->flags = (uint8_t)((n->flags & ~(SUPERSEDED | USED)) | HAD_STATE);
     t->counters[CHECKPOINTS]--;
+    if (!t->n_classes) drop_price(t, x);
 }
 
 int32_t split(k3_tree *t, int32_t x, int32_t at) {
@@ -239,7 +265,7 @@ int32_t split(k3_tree *t, int32_t x, int32_t at) {
     up->len = at;
     set_kv_stamp(up, kv_stamp_of(low));
     up->touch = low->touch;
-    up->scope = low->scope;
+    up->scope = scope_of(t, low);
     /* The upper half keeps the array; a shrink that fails leaves it longer, which is harmless. */
     int32_t *shrunk = realloc(low->tokens, ((size_t)at + (size_t)upper_pages) * sizeof *shrunk);
     up->tokens = shrunk ? shrunk : low->tokens;
@@ -248,7 +274,7 @@ int32_t split(k3_tree *t, int32_t x, int32_t at) {
     low->len = rest;
     link_child(t, p, u);
     link_child(t, u, x);
-    if (K3_MUTANT(K3_MUTANT_ATTACH_SPLIT) && low->state >= 0 && is_tail(t, low)) {
+    if (K3_MUTANT(K3_MUTANT_ATTACH_SPLIT) && low->state >= 0 && is_tail(t, low) && !t->n_classes) {
         up->state = low->state;
         up->kind = low->kind;
         set_stamp(up, stamp_of(low));
@@ -278,7 +304,8 @@ int give_kv(k3_tree *t, int32_t x, const int32_t *pages, int64_t stamp) {
     unlink_child(t, p, x);
     n->flags |= KV;
     set_kv_stamp(n, stamp);
-    n->touch = ++t->clock;
+    const price *own = price_of(t, n);
+    if (!own || own->timer == NONE) n->touch = ++t->clock; /* the age of what once stood here goes on */
     link_child(t, p, x);
     t->counters[KV_PAGES] += count;
     t->counters[KV_TOKENS] += n->len;

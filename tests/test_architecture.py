@@ -150,3 +150,12 @@ def test_a_release_build_has_no_planted_bugs() -> None:
     built = {path.name.split(".")[0]: path.read_bytes() for path in folder.glob("_core*.so")}
     assert b"k3_mutant" not in built["_core"]
     assert b"k3_mutant" in built.get("_core_mutants", b"k3_mutant"), "the search would find it"
+
+
+def test_the_c_core_exports_its_entry_alone() -> None:
+    """An exported name may lose against one of the same name that was loaded before."""
+    import ctypes
+
+    core = ctypes.CDLL(importlib.import_module("k3mem.native._core").__file__ or "")
+    assert hasattr(core, "PyInit__core")
+    assert not [name for name in ("settle", "split", "k3_tree_evict", "k3_arena_free") if hasattr(core, name)]

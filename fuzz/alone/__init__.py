@@ -13,6 +13,7 @@ import numpy as np
 
 from k3mem.errors import Corrupted
 from k3mem.fuzz.alone.arena import GEOMETRIES, Actor
+from k3mem.fuzz.alone.price import Priced
 from k3mem.fuzz.alone.tree import World
 from k3mem.fuzz.oracle import Found
 from k3mem.radix import Kind, Lru, Tree
@@ -23,8 +24,8 @@ GHOSTS = (None, 0, 12)
 
 
 def run(seed: int, operations: int) -> None:
-    """So many operations of the tree and twice as many of the arena, which are cheaper. Raises Found at the first that
-    the model does not agree with. O(operations)."""
+    """So many operations of the tree, twice as many of the arena, which are cheaper, half as many of values. Raises
+    Found at the first that the model does not agree with. O(operations)."""
     rng = random.Random(seed)
     geometry = GEOMETRIES[rng.choice(sorted(set(GEOMETRIES) - {"k3"}))]
     page, ghosts, superseded = rng.choice(PAGES), rng.choice(GHOSTS), rng.random() < 0.7
@@ -32,6 +33,7 @@ def run(seed: int, operations: int) -> None:
         Actor(seed, geometry).run(2 * operations)
         World(seed, page, ghosts, superseded).run(operations)
         part(rng, page)
+        Priced(seed, seed % 3 + 1, GHOSTS[seed % 2 * 2]).run(operations // 2)
     except Corrupted as error:
         raise Found("check", f"alone: {error}") from error
     except Exception as error:  # whatever escapes is a fault of the one or the other

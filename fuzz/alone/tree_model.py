@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from k3mem.radix import Kind
+from k3mem.radix.kinds import PASSED
 
 Key = tuple[int, tuple[int, ...]]
 """(scope, tokens from the root): where an edge ends."""
@@ -25,6 +26,8 @@ class End:
     had: bool = False
     used: bool = False
     superseded: bool = False
+    followed: int = 0
+    """Lineages that went on from a tail."""
 
 
 class Model:
@@ -121,17 +124,22 @@ class Model:
         if entry.state >= 0:
             return False, adopted, replaced, shared
         entry.state, entry.kind, entry.stamp, entry.had, entry.used = state, kind, stamp, False, False
+        entry.followed = 0
         for above in self.path(target):
             if len(self.children(above)) != 1:
                 break
             if self.ends[above].state >= 0:
-                self.ends[above].superseded = self.ends[above].kind in (Kind.CHUNK_END, Kind.PROMPT_END)
+                self.ends[above].superseded = self.ends[above].kind in PASSED
                 break
+        tail = self.ends.get(node)
+        if tail is not None and node != target and len(node[1]) % self.page and tail.state >= 0:
+            tail.followed += 1
+            tail.superseded = tail.followed == 1 and tail.kind in PASSED
         return True, adopted, replaced, shared
 
     def unmark_forks(self) -> None:
         for key, entry in self.ends.items():
-            if entry.superseded:
+            if entry.superseded and len(key[1]) % self.page == 0:
                 below = self.children(key)
                 entry.superseded = len(below) == 1 and self.ends[below[0]].kv
 

@@ -71,11 +71,35 @@ static int on_path(world *w, int32_t node, int32_t end) {
 }
 
 static uint64_t rank_of(world *w, int32_t state, const k3_node_info *i) {
-  return (uint64_t)w->classes[i->kind][i->superseded] << 56 | w->kept[state].touch;
+  int over = i->note == K3_USE_OVER && i->children <= 1;
+  uint64_t class = over ? 0 : w->classes[i->kind][i->superseded];
+  uint32_t bits;
+  memcpy(&bits, &i->value, sizeof bits); /* never negative: its bits stand in its order */
+  return class << 56 | (w->priced ? (class ? bits : 0) : w->kept[state].touch);
+}
+
+/* A value is that of its class and age, times what it saves over what goes with it; here from the paths alone. */
+static void need_value(world *w, const nodes *all, int at, double state_tokens) {
+  k3_node_info i, p;
+  int below = 0;
+  NEED(k3_tree_info(w->tree, all->node[at], &i) == K3_OK, "%s", k3_tree_error(w->tree));
+  for (int k = 0; k < all->n; k++) {
+    k3_node_info c;
+    below += k3_tree_info(w->tree, all->node[k], &c) == K3_OK && c.parent == all->node[at];
+  }
+  if (!below || i.lock) return; /* what would go with a leaf is seen when it goes; a locked one is not weighed */
+  int32_t above = i.parent;
+  while (k3_tree_info(w->tree, above, &p) == K3_OK && p.state < 0 && p.parent >= 0) above = p.parent;
+  float want = w->values[i.class * 32 + i.age] * (float)((i.depth - p.depth) / state_tokens);
+  NEED(want == i.value, "node %d is worth %f, not %f", all->node[at], i.value, want);
 }
 
 /* Smallest rank of the checkpoints that may be evicted; its state id in *state, -1: there is none. */
 static void least_ranked(world *w, int32_t protect, int32_t *state, uint64_t *rank) {
+  if (w->priced) {
+    k3_tree_time(w->tree, 0);
+    NEED(k3_tree_values(w->tree, w->values) == K3_OK, "values");
+  }
   nodes all = all_nodes(w);
   *state = -1;
   *rank = UINT64_MAX;
@@ -83,6 +107,8 @@ static void least_ranked(world *w, int32_t protect, int32_t *state, uint64_t *ra
     k3_node_info info;
     if (all.state[i] < 0) continue;
     NEED(k3_tree_info(w->tree, all.node[i], &info) == K3_OK, "%s", k3_tree_error(w->tree));
+    if (w->priced) need_value(w, &all, i, w->state_tokens);
+    w->rank[all.state[i]] = rank_of(w, all.state[i], &info);
     if (info.lock || on_path(w, all.node[i], protect) || rank_of(w, all.state[i], &info) >= *rank) continue;
     *rank = rank_of(w, all.state[i], &info);
     *state = all.state[i];
@@ -115,7 +141,8 @@ int evict_one(world *w, int32_t protect) {
   NEED(rc >= 0, "evict: %s", k3_tree_error(w->tree));
   NEED(rc || least < 0, "state %d could go", least);
   if (!rc) return 0;
-  NEED(e.state < 0 || e.state == least, "state %d goes before %d", e.state, least);
+  if (w->priced) NEED(e.state < 0 || w->rank[e.state] <= rank, "state %d goes before %d", e.state, least);
+  else NEED(e.state < 0 || e.state == least, "state %d goes before %d", e.state, least);
   if (protect >= 0) NEED(k3_tree_state(w->tree, protect) == state, "the protected node %d lost its state", protect);
   need_kv_gone(w, &e, protect);
   let_go(w, &e);
@@ -347,6 +374,17 @@ void op_cap(world *w) {
   k3_node_info info;
   if (k3_tree_info(w->tree, e.node, &info) == K3_OK) NEED(info.children < 2, "the cap takes fork %d", e.node);
   let_go(w, &e);
+}
+
+/* What is known of the next use of what a prompt would hit. Without prices that orders nothing but what is over. */
+void op_note(world *w) {
+  int32_t tokens[TOKENS];
+  int scope = pick(w, SCOPES), n = prompt(w, tokens), note = pick(w, 6);
+  k3_match m = look(w, scope, tokens, n, n, w->step);
+  NEED(k3_tree_note(w->tree, m.node, note) == K3_OK, "note: %s", k3_tree_error(w->tree));
+  k3_node_info info;
+  if (m.depth && k3_tree_info(w->tree, m.node, &info) == K3_OK && !(note == K3_USE_OVER && info.children > 1))
+    NEED(info.note == note, "note %d is %d", note, info.note);
 }
 
 /* A restore's source that is the only place for a working state leaves the tree. */

@@ -7,6 +7,7 @@ int pick(world *w, int n) { return w->at < w->size ? w->data[w->at++] % n : 0; }
 
 static void op_step(world *w) {
   w->step++;
+  if (w->priced) k3_tree_time(w->tree, 16 * w->step);
   w->lag = pick(w, 3);
   settle_to(w, w->step - 1 - pick(w, 3));
 }
@@ -18,7 +19,7 @@ typedef struct {
 
 static const op OPS[] = {
     {9, op_start}, {6, op_grow}, {9, op_publish}, {5, op_finish}, {2, op_abort}, {3, op_evict}, {2, op_cap},
-    {2, op_take},  {2, op_fail}, {1, op_flush},   {4, op_moves},  {3, op_lease}, {1, op_breach}, {7, op_step},
+    {2, op_take},  {3, op_note},  {2, op_fail}, {1, op_flush},   {4, op_moves},  {3, op_lease}, {1, op_breach}, {7, op_step},
 };
 
 static void run_one(world *w) {
@@ -30,6 +31,21 @@ static void run_one(world *w) {
       OPS[i].run(w);
       return;
     }
+}
+
+/* Classes by structure and note, ages in octaves, values without any order. */
+static void price(world *w) {
+  static uint16_t class_of[3][32][256];
+  int64_t edges[33] = {0};
+  int seed = pick(w, 256);
+  for (int s = 0; s < 3; s++)
+    for (int note = 0; note < 32; note++)
+      for (int turn = 0; turn < 256; turn++) class_of[s][note][turn] = (uint16_t)(2 * s + (note > 0));
+  for (int i = 1; i <= 32; i++) edges[i] = (int64_t)1 << (i + 2);
+  for (int i = 0; i < NOTED * 32; i++) w->values[i] = (float)(1 + (i * i + seed * (i + 7)) % 13);
+  w->state_tokens = 1 + pick(w, 20);
+  NEED(k3_tree_learn(w->tree, NOTED, class_of[0][0], edges, w->state_tokens) == K3_OK, "learn");
+  w->priced = 1;
 }
 
 /* Shapes: page_tokens, bytes of a page and a state, how many fit, a fixed split, a ghost limit. */
@@ -55,6 +71,7 @@ static void build(world *w) {
   w->tree = k3_tree_new(w->page, w->classes[0], KINDS, w->ghost_limit);
   w->arena = k3_arena_new(w->bytes[0], w->bytes[1], w->top, w->most[0], w->most[1]);
   NEED(w->tree && w->arena, "memory");
+  if (pick(w, 3) == 2) price(w);
   memset(w->mem.mirror, 0xff, sizeof w->mem.mirror);
   w->mem.mirror[0][0] = w->mem.mirror[1][0] = 0;
   w->mem.use[0][0] = w->mem.use[1][0] = LIVE;

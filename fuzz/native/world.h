@@ -14,6 +14,7 @@
 #include "tree.h"
 
 enum { PLACES = 352, ROWS = 16, TOKENS = 96, WRITERS = 5, SCOPES = 2, PROMPTS = 8, LEASES = 4, KINDS = 8 };
+enum { NOTED = 6 }; /* classes: structure, and whether anything was said of the next use */
 enum { FREE = 0, LIVE = 1, PENDING = 2 };
 
 /* Ends the process where the core broke its word. */
@@ -69,6 +70,10 @@ typedef struct {
   int64_t step, settled, lag; /* what is freed waits for step - lag */
   uint64_t clock;
   uint8_t classes[KINDS][2];
+  int priced; /* victims go by value */
+  float values[NOTED * 32];
+  double state_tokens;
+  uint64_t rank[PLACES]; /* by state id, as of the last look */
   shadow mem;
   writer writers[WRITERS];
   checkpoint kept[PLACES];
@@ -106,6 +111,7 @@ void op_finish(world *w);
 void op_abort(world *w);
 void op_evict(world *w);
 void op_cap(world *w);
+void op_note(world *w);
 void op_take(world *w);
 void op_fail(world *w);
 void op_flush(world *w);

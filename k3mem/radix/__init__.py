@@ -1,9 +1,13 @@
 """What is cached: the token tree, checkpoints and tombstones, eviction."""
 
-from k3mem.radix.kinds import Kind
-from k3mem.radix.policy import EvictionPolicy, Lru
+from k3mem.radix.auto import Auto
+from k3mem.radix.custom import Custom
+from k3mem.radix.kinds import Kind, Note, due
+from k3mem.radix.learn import Cost, Learned
+from k3mem.radix.policy import EvictionPolicy, Keeper, Lru, Prices
 from k3mem.radix.tree import Counters, Dropped, Evicted, Info, Match, Published, Tree, Walk
 
 __all__ = [
-    "Counters", "Dropped", "Evicted", "EvictionPolicy", "Info", "Kind", "Lru", "Match", "Published", "Tree", "Walk",
+    "Auto", "Cost", "Counters", "Custom", "Dropped", "Evicted", "EvictionPolicy", "Info", "Keeper", "Kind", "Learned",
+    "Lru", "Match", "Note", "Prices", "Published", "Tree", "Walk", "due",
 ]

@@ -14,7 +14,7 @@ P page_tokens. Every method may raise Corrupted when a node is not in the tree, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,13 @@ from k3mem.errors import Corrupted
 from k3mem.native import ffi, lib
 from k3mem.radix.kinds import Kind
 from k3mem.radix.policy import EvictionPolicy
-from k3mem.types import NO_NODE, NO_STATE, Int32, Int64, NodeId, ScopeId, StateId
+from k3mem.types import NO_NODE, NO_STATE, Float64, Int32, Int64, NodeId, ScopeId, StateId
 
 Ints = Sequence[int] | npt.NDArray[Any]
 
 _MAX_STEP = 2**63 - 1
+AGES = 32
+"""Buckets of age in the tables of a tree that learns."""
 _KINDS = tuple(Kind)
 _NEW = ffi.new
 _VIEW = ffi.from_buffer
@@ -115,6 +117,12 @@ class Info(NamedTuple):
     scope: ScopeId
     unused: bool
     """A checkpoint that nobody has touched since it was attached."""
+    note: int
+    """What was last said of its next use (`Note`)."""
+    turn: int
+    """Ends and forks of earlier prompts above it."""
+    value: float
+    """By which it is ordered within its rank; 0 where the tree has no values."""
 
 
 class Counters(NamedTuple):
@@ -138,6 +146,22 @@ class Walk(NamedTuple):
     state: Int32
     stamp: Int64
     scope: Int32
+
+
+class Picker(Protocol):
+    """Who chooses victims in Python. Told of what happens to checkpoints; what goes it notices when it picks."""
+
+    def used(self, node: NodeId) -> None:
+        """A checkpoint was attached or used."""
+        ...
+
+    def changed(self, node: NodeId) -> None:
+        """What is known of its next use changed."""
+        ...
+
+    def pick(self, protect: NodeId) -> Evicted | None:
+        """Remove one from the tree (`Tree.remove`); None if none may go."""
+        ...
 
 
 def _i32(values: Ints) -> Int32:
@@ -171,6 +195,11 @@ class Tree:
         if raw == ffi.NULL:
             raise MemoryError("no memory for a tree")
         self._t: Any = ffi.gc(raw, lib.k3_tree_free)
+        self._classes = 0
+        self.evictions = 0
+        """Entries that `evict` let go."""
+        self.picker: Picker | None = None
+        """Chooses victims in the place of the heap, once nothing of rank 0 is left."""
         self._match: Any = _NEW("k3_match *")
         self._match_words = ffi.cast("int32_t *", self._match)
         self._published: Any = _NEW("k3_published *")
@@ -233,7 +262,7 @@ class Tree:
         return Info(
             i.depth, i.start, i.parent, i.state, _KINDS[i.kind], i.stamp, i.lock, bool(i.has_kv), i.children,
             bool(i.superseded), bool(i.is_tail), bool(i.had_state), i.kv_stamp, i.scope,
-            bool(i.unused),
+            bool(i.unused), i.note, i.turn, i.value,
         )
 
     def state(self, node: NodeId) -> StateId:
@@ -242,6 +271,12 @@ class Tree:
         if found < NO_STATE:
             self._fail(found, f"state of node {node}")
         return StateId(found)
+
+    def stamp(self, node: NodeId) -> int:
+        """Step that wrote a node's checkpoint; -1 without one, or without such a node. O(1)."""
+        if lib.k3_tree_info(self._t, node, self._info) < 0:
+            return -1
+        return int(self._info.stamp)
 
     def counters(self) -> Counters:
         """Sizes of the tree. O(1)."""
@@ -271,7 +306,7 @@ class Tree:
     def next_class(self) -> int | None:
         """Class of the entry that `evict()` would remove (0: KV without a checkpoint, or what the policy puts
         first); None if there is none. O(1)."""
-        found = int(lib.k3_tree_next_class(self._t))
+        found = int(lib.k3_tree_next_class(self._t, NO_NODE))
         return None if found < 0 else found
 
     # -- use
@@ -279,6 +314,60 @@ class Tree:
     def touch(self, node: NodeId) -> None:
         """Mark as used now, and its checkpoint as consumed. O(log n)."""
         self._checked(lib.k3_tree_touch(self._t, node))
+        if self.picker is not None:
+            self.picker.used(node)
+
+    def note(self, node: NodeId, note: int) -> None:
+        """What is known now of the next use of a node's checkpoint (`Note`); OVER counts for those above it too, up to
+        a fork. Nothing happens where there is no checkpoint. O(log n), OVER: for each. Raises ValueError."""
+        self._checked(lib.k3_tree_note(self._t, node, note), f"no note {note}")
+        if self.picker is not None:
+            self.picker.changed(node)
+
+    def time(self, seconds: float) -> None:
+        """The caller's clock. It never runs back here; without it, each use counts as a microsecond. O(log n) for each
+        checkpoint that came into another bucket of age."""
+        lib.k3_tree_time(self._t, round(1e6 * seconds))
+
+    def learn(self, classes: npt.NDArray[np.uint16], count: int, edges: Sequence[float], state_tokens: float) -> None:
+        """Give checkpoints classes and learn when they are used again; once, while the tree has none.
+
+        classes: [3 structures, 32 notes, 256 turns], below `count`. edges: AGES increasing ages in seconds at which
+        buckets begin, the first 0. state_tokens: a state's bytes in tokens of KV. Raises ValueError. O(1).
+        """
+        table = np.ascontiguousarray(classes, np.uint16)
+        micros = np.append(np.round(np.asarray(edges, np.float64) * 1e6).astype(np.int64), np.int64(2**62))
+        if table.shape != (3, 32, 256) or micros.shape != (AGES + 1,):
+            raise ValueError(f"learn: classes must be [3, 32, 256] and edges {AGES} ages")
+        rc = lib.k3_tree_learn(self._t, count, _VIEW("uint16_t[]", table), _VIEW("int64_t[]", micros), state_tokens)
+        self._checked(rc, "learn: classes, edges or state_tokens out of range, or a tree that is in use")
+        self._classes = count
+
+    def values(self, values: npt.NDArray[np.float32] | None) -> None:
+        """Order victims by values[class, age] x tokens saved for each token's worth of bytes, within the rank that the
+        policy's `classes` gave; None: by last touch. O(n). Raises ValueError."""
+        if values is None:
+            self._checked(lib.k3_tree_values(self._t, ffi.NULL))
+            return
+        table = np.ascontiguousarray(values, np.float32)
+        if table.shape != (self._classes, AGES):
+            raise ValueError(f"values must be [{self._classes}, {AGES}], got {table.shape}")
+        self._checked(lib.k3_tree_values(self._t, _VIEW("float[]", table)), "values must be numbers >= 0")
+
+    def learned(self) -> tuple[Float64, Float64]:
+        """[classes, AGES] returns, and seconds spent waiting, by age: the tree's own tables, writable. O(1)."""
+        ptr = _NEW("double *[2]")
+        lib.k3_tree_learned(self._t, ptr, ptr + 1)
+        size = self._classes * AGES
+        out = [np.frombuffer(ffi.buffer(p, 8 * size), np.float64).reshape(-1, AGES) for p in ptr] if size else []
+        return (out[0], out[1]) if out else (np.zeros((0, AGES)), np.zeros((0, AGES)))
+
+    def waiting(self) -> Float64:
+        """[classes, AGES] seconds spent in their present bucket of age by all that still wait; `learned` has them only
+        when they leave it. O(checkpoints, and tombstones not yet asked for again)."""
+        out = np.zeros((self._classes, AGES))
+        lib.k3_tree_waiting(self._t, _VIEW("double[]", out))
+        return out
 
     def lock(self, node: NodeId) -> None:
         """One lock more: keeps the node's checkpoint, and its KV with that of all ancestors. O(log n)."""
@@ -300,7 +389,8 @@ class Tree:
         node; nothing above is compared again, and of a tail nothing below its last page multiple's start. KV nodes on
         the way keep their pages, ghosts take the publisher's, the rest becomes a new node. An `end` inside a page makes
         a tail, which references its last page. A checkpoint that stands at `end` already stays and is refreshed.
-        The nearest checkpoint above (PROMPT_END or CHUNK_END, reached without a fork) becomes superseded.
+        With a checkpoint, the nearest one above becomes superseded, if its kind passes (`PASSED`) and no fork lies
+        between; so does a tail that `node` is, unless another lineage went on from it before.
         O(end - depth(node) + P) and the edges split. Raises ValueError on arrays that are too short.
         """
         array, ids, out = _i32(tokens), _i32(pages), self._published
@@ -312,6 +402,8 @@ class Tree:
         if rc < 0:
             self._fail(rc, f"publish at node {node}: end {end}, {len(ids)} pages, state {state}, stamp {stamp}")
         replaced = self._pages_out(2 * out.n_replaced).reshape(-1, 2)
+        if self.picker is not None and state != NO_STATE:
+            self.picker.used(out.node)
         return Published(out.node, bool(out.taken), out.adopted_from, replaced, out.shared_page)
 
     def remember(self, node: NodeId, tokens: Ints, end: int) -> None:
@@ -334,7 +426,19 @@ class Tree:
         needed, up to the next checkpoint, fork, lock or protected node. None when nothing is evictable.
         O(log n) amortised, plus the path to `protect` and the protected entries older than the victim.
         """
-        found = self._checked(lib.k3_tree_evict(self._t, protect, self._evicted))
+        if self.picker is not None and lib.k3_tree_next_class(self._t, protect) > 0:
+            victim = self.picker.pick(protect)
+            self.evictions += victim is not None
+            return victim
+        if not self._checked(lib.k3_tree_evict(self._t, protect, self._evicted)):
+            return None
+        self.evictions += 1
+        return self._victim()
+
+    def remove(self, node: NodeId, protect: NodeId = NO_NODE) -> Evicted | None:
+        """`evict`, but this entry; None where it is none, is locked, or lies on the path to `protect`. O(log n) and the
+        path."""
+        found = self._checked(lib.k3_tree_remove(self._t, node, protect, self._evicted))
         return self._victim() if found else None
 
     def cap(self, node: NodeId, limit: int, kinds: Iterable[Kind] | None = None) -> Evicted | None:
@@ -391,7 +495,7 @@ class Tree:
         if not count:
             return np.empty(0, np.int32)
         buffer = ffi.buffer(ptr[0], (count - 1) * stride + width)
-        dtype = {1: np.uint8, 4: np.int32, 8: np.int64}[width]
+        dtype = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64}[width]
         return np.ndarray((count,), dtype, buffer, 0, (stride,))
 
     # -- inside

@@ -11,8 +11,10 @@ It drives the engine's own cache (tree, arena, eviction) by the rule of plain ch
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +22,12 @@ import numpy as np
 
 from k3mem.policy import Policy
 from k3mem.pool import Fit
-from k3mem.radix import Kind, Lru, Match
+from k3mem.radix import Kind, Match
+from k3mem.radix.auto import note_all
+from k3mem.replay.hints import Hints, eviction
 from k3mem.replay.metrics import memory_stats
-from k3mem.replay.options import BadOption, Progress, ReplayOptions
-from k3mem.replay.trace import Trace
+from k3mem.replay.options import Progress, ReplayOptions
+from k3mem.replay.trace import Trace, Turn
 from k3mem.sched.cache import NONE, Cache
 from k3mem.shape import Shape
 from k3mem.types import Int32, NodeId, StateId
@@ -38,19 +42,29 @@ class ArrivalReplay:
         self.block = block
         self.grid = math.lcm(block, shape.grid)
         self.step = 0
+        self.left: list[tuple[NodeId, int]] | None = None
+        """(node, stamp) of the checkpoints that the last request used and left, where somebody asks."""
+        self.ticket = 0
         self.causes: Counter[str] = Counter()
         self.requests = self.input = self.hit = self.consumed = self.skipped = 0
 
-    def request(self, prompt: Int32, shown: int | None = None) -> int:
+    def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Iterable[int] = ()
+                ) -> int:
         """Replay one prompt; its hit tokens. `shown`: leading tokens whose ids the trace shows (the rest was never
-        seen whatever the cache does). O(prompt)."""
+        seen whatever the cache does). `now`: seconds; None: a second a request. `forks`: depths at which the caller
+        expects others to leave. O(prompt)."""
         self.step += 1
         n = len(prompt)
         end = (n - 1) // self.grid * self.grid
         whole = n // self.block * self.block
         path = prompt[:whole]
+        self.ticket = self.cache.keeper.requested(self.scope, path[:end], float(self.step) if now is None else now)
+        if self.left is not None:
+            self.left = []
         found = self.cache.match(self.scope, path, end, self.step)
         if found.depth:
+            if self.left is not None:
+                self.left.append((found.node, self.cache.tree.stamp(found.node)))
             self.cache.tree.touch(found.node)
             self.consumed += 1
         self._explain(prompt, path, found, end, whole if shown is None else shown)
@@ -58,12 +72,18 @@ class ArrivalReplay:
         self.input += n
         self.hit += found.depth
         node = found.node
-        fork = min(found.known, end) // self.grid * self.grid
-        if found.depth < fork < end:
-            node = self._place(node, path, fork, Kind.BRANCH)
-        if end > found.depth:
-            self._place(node, path, end, Kind.PROMPT_END)
+        places = {depth // self.grid * self.grid: Kind.HINT for depth in forks}
+        places[min(found.known, end) // self.grid * self.grid] = Kind.BRANCH
+        places[end] = Kind.PROMPT_END
+        for depth in sorted(places):
+            if found.depth < depth <= end:
+                node = self._place(node, path, depth, places[depth])
         return found.depth
+
+    def finished(self, left: list[tuple[NodeId, int]], ticket: int, note: int) -> None:
+        """A request ended; what it left, and what is known of the next use of it."""
+        note_all(self.cache.tree, left, note)
+        self.cache.keeper.finished(ticket, note)
 
     def _place(self, node: NodeId, tokens: Int32, depth: int, kind: Kind) -> NodeId:
         """A checkpoint at `depth`, if it fits after evictions off the path. Returns where the path ends now."""
@@ -91,6 +111,8 @@ class ArrivalReplay:
         kept = cache.keep(node, tokens, depth, pages, StateId(int(got[1][0])), kind, self.step)
         if not kept.taken:
             cache.arena.free_states(got[1])
+        if self.left is not None:
+            self.left.append((kept.node, self.step))
         return kept.node
 
     def _give_way(self, node: NodeId) -> bool:
@@ -121,16 +143,49 @@ def pool_bytes(options: ReplayOptions, shape: Shape) -> int:
     return options.pool_bytes + shape.page_bytes + shape.state_bytes
 
 
+class Ends:
+    """When requests end, on the trace's clock: what their answers ended with is known then, not before."""
+
+    def __init__(self, trace: Trace, hints: Hints, replay: ArrivalReplay) -> None:
+        self.hints, self.replay = hints, replay
+        self.clocked = trace.has_arrivals
+        replay.left = []
+        self._open: list[tuple[float, int, list[tuple[NodeId, int]], int, int]] = []
+        self._served = self._known = 0.0
+
+    def started(self, turn: Turn, now: float) -> None:
+        """The request that the replay has just seen ends after the time that its server took, or where the file does
+        not say, after the mean of those that have ended so far; without a clock, before the next request."""
+        took = turn.api if turn.api is not None else self._served / self._known if self._known else 0.0
+        if turn.api is not None:
+            self._served, self._known = self._served + turn.api, self._known + 1
+        end = now + took if self.clocked else now
+        left = self.replay.left or []
+        heapq.heappush(self._open, (end, turn.index, left, self.replay.ticket, self.hints.note(turn)))
+
+    def until(self, now: float) -> None:
+        """End all that have ended by now."""
+        while self._open and self._open[0][0] <= now:
+            when, _, left, ticket, note = heapq.heappop(self._open)
+            self.replay.cache.tree.time(when)
+            self.replay.finished(left, ticket, note)
+
+
 def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Progress) -> dict[str, Any]:
     """Replay a trace in file order; statistics for `report.build`. Raises BadOption for an unknown policy."""
-    if options.policy != "lru":
-        raise BadOption(f"unknown policy {options.policy!r}; known: lru")
     shape = replace(shape, vocab_size=2**31 - 1)
-    policy = Policy(eviction=Lru(superseded_first=()), ghost_tokens=None, split=options.split)
+    policy = Policy(eviction=eviction(options.policy, ()), ghost_tokens=None, split=options.split)
     replay = ArrivalReplay(shape, policy, pool_bytes(options, shape), trace.block)
     turns = trace.turns[: options.limit]
+    hints = Hints(trace, turns, options.hints)
+    ends = Ends(trace, hints, replay) if options.hints or replay.cache.keeper.heeds else None
     for done, turn in enumerate(turns):
-        replay.request(turn.prompt(), turn.shown)
+        now = float(done + 1) if turn.arrival is None or not trace.has_arrivals else turn.arrival
+        if ends is not None:
+            ends.until(now)
+        replay.request(turn.prompt(), turn.shown, now, hints.forks(turn))
+        if ends is not None:
+            ends.started(turn, now)
         if done % 256 == 0:
             progress(done, len(turns))
     progress(len(turns), len(turns))
@@ -139,4 +194,6 @@ def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Pr
     metrics.requests, metrics.input_tokens, metrics.hit_tokens = replay.requests, replay.input, replay.hit
     metrics.causes, metrics.consumed = replay.causes, replay.consumed
     metrics.skipped_snapshots = replay.skipped
-    return memory_stats(metrics)
+    stats = memory_stats(metrics)
+    told = replay.cache.keeper.stats()
+    return stats | {"eviction": told} if told else stats

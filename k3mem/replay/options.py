@@ -41,8 +41,10 @@ class ReplayOptions:
     split: float | None = None
     """Share of the pool kept for states, as two fixed pools; None: one arena for both."""
     page_tokens: int = 64
-    policy: str = "lru"
+    policy: str = "auto"
     """Name of the eviction policy; known to the drivers."""
+    hints: tuple[str, ...] = ()
+    """arrival: what callers tell the cache: `end`, `tool`, `fork`."""
     cost: CostModel | None = None
     """timed: None is the nominal model."""
     limit: int | None = None
@@ -71,6 +73,9 @@ class ReplayOptions:
         need(1 <= self.page_tokens <= 512, f"page must be 1..512 tokens, got {self.page_tokens}")
         need(self.admission in ("off", "on", "auto"), f"admission must be off, on or auto, got {self.admission!r}")
         need(self.admission_bound >= 0, f"admission bound must be >= 0 seconds, got {self.admission_bound}")
+        known = ("end", "tool", "fork")
+        wrong = [hint for hint in self.hints if hint not in known]
+        need(not wrong, f"unknown hint {wrong[0] if wrong else ''!r}; known: {', '.join(known)}")
         need(self.limit is None or self.limit >= 1, f"limit must be >= 1, got {self.limit}")
 
     def check_fit(self, shape: Shape) -> None:

@@ -14,9 +14,9 @@ from k3mem.executors.cost import nominal
 from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Sampling
 from k3mem.policy import Policy, SessionAdmission
-from k3mem.radix import Lru
 from k3mem.replay.arrival import pool_bytes
 from k3mem.replay.feed import ClosedFeed, OpenFeed
+from k3mem.replay.hints import eviction, stop_of
 from k3mem.replay.metrics import Completions, Times, memory_stats, session_of
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
 from k3mem.replay.trace import Trace, Turn
@@ -28,16 +28,16 @@ class TimedReplay:
     """One run of a feed of turns through an engine."""
 
     def __init__(self, trace: Trace, shape: Shape, options: ReplayOptions) -> None:
-        if options.policy != "lru":
-            raise BadOption(f"unknown policy {options.policy!r}; known: lru")
+        if options.hints:
+            raise BadOption("--hints are for --mode arrival")
         cost = options.cost or nominal()
         self.cost = cost
         self.sim = SimExecutor(cost)
         self.feed = OpenFeed(trace, options.limit) if options.loop == "open" else ClosedFeed(
             trace, options.limit, options.concurrency, options.gap_cap)
         shape = replace(shape, vocab_size=2**31 - 1, max_tokens=2**31 - 1)
-        policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running, eviction=Lru(),
-                        split=options.split, ghost_tokens=None, admission=admission_of(options))
+        policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running, split=options.split,
+                        eviction=eviction(options.policy), ghost_tokens=None, admission=admission_of(options))
         self.engine = Engine(shape, self.sim, pool_bytes(options, shape), policy,
                              clock=lambda: self.sim.moment(policy.steps_in_flight), fast_forward=options.fast_forward)
         self.times = Times()
@@ -109,6 +109,8 @@ class TimedReplay:
 
     def _finish(self, turn: Turn, t: float) -> None:
         self.times.on_finish(turn.index, t, turn.output)
+        if self.sessions is not None:
+            self.engine.hint(session_of(turn)[0], stop=stop_of(turn))
         self._ended(turn, t)
 
     def _ended(self, turn: Turn, t: float) -> None:

@@ -16,7 +16,7 @@ from k3mem.events import EventLog
 from k3mem.metrics import Metrics
 from k3mem.policy import Policy
 from k3mem.pool import Arena, Fit
-from k3mem.radix import Dropped, Evicted, Kind, Match, Tree
+from k3mem.radix import Dropped, Evicted, Kind, Match, Note, Prices, Tree
 from k3mem.shape import Shape
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, StateId
 
@@ -51,6 +51,7 @@ class Cache:
         self.log = EventLog(policy.event_log)
         self.arena = self._arena(capacity_bytes, scratch_bytes)
         self.tree = Tree(shape.page_span, shape.grid, policy.eviction, policy.ghost_tokens)
+        self.keeper = policy.eviction.keeper(self.tree, Prices(shape.state_bytes, shape.token_bytes, capacity_bytes))
         self.holds: Counter[NodeId] = Counter()
         """Locks of others than running requests and pins, by node: a transfer's, say."""
         self._scopes: dict[ScopeKey, ScopeId] = {}
@@ -68,6 +69,7 @@ class Cache:
         fresh = self._arena(self.arena.capacity_bytes if capacity_bytes is None else capacity_bytes, scratch)
         self.tree.drop(0)
         self.arena = fresh
+        self.keeper.resized(fresh.capacity_bytes)
 
     # -- scopes
 
@@ -113,6 +115,15 @@ class Cache:
             causes["last_token"] = known - end if known > hit else 0
             causes |= _split_known(hit, max(hit, end), found, self.shape.grid)
         return {cause: count for cause, count in causes.items() if count}
+
+    def noted(self, node: NodeId, note: int, ticket: int, now: float) -> None:
+        """This is known now of the next use of a node's checkpoint, which the request of that ticket left. O(log n);
+        O(1) where it would change nothing."""
+        if not self.keeper.heeds and note != Note.OVER:
+            return
+        self.tree.time(now)
+        self.tree.note(node, note)
+        self.keeper.finished(ticket, note)
 
     # -- making room
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from k3mem.radix import Kind
+from k3mem.radix import Kind, Note
 from k3mem.sched.core import Core
 from k3mem.sched.job import End, Seated
 from k3mem.sched.lanes import Phase
@@ -44,7 +44,9 @@ def close(core: Core, seat: Seated) -> None:
     assert end is not None
     if core.policy.caching:
         _publish_last(core, seat, KINDS[end])
-        core.pins.published(job.request.session, seat.node)
+        core.pins.published(job.request.session, seat.node, job.ticket)
+        if end == End.FINISH:
+            core.cache.noted(seat.node, Note.UNKNOWN, job.ticket, core.now)
     release(core, seat)
     if end == End.RETRACT:
         core.queue.add(job)

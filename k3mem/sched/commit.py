@@ -12,7 +12,7 @@ from k3mem.radix import Kind
 from k3mem.request import Output, Outputs
 from k3mem.sched import close
 from k3mem.sched.core import Core, Flight
-from k3mem.sched.job import End, Seated
+from k3mem.sched.job import End, Job, Seated
 from k3mem.types import Int32, UInt8
 
 LAST_DONE = int(max(Done))
@@ -49,6 +49,9 @@ def commit(core: Core, flight: Flight, result: Result) -> Outputs:
         loud[[lane in stops for lane in plan.lane.tolist()]] = LOUD
     ids = lanes.ids[plan.lane]
     booked = lanes.commit(flight.rows, plan.lane, accepted, loud, plan.sample, tokens)
+    for prefill in flight.prefill:
+        if not prefill.seat.job.ticket and core.policy.caching:
+            _asked(core, prefill.seat.job)
     times = result.times.tolist()
     outputs = Outputs(ends, ids, accepted, tokens, times)
     behind = np.cumsum(accepted) if booked.loud else accepted
@@ -67,6 +70,13 @@ def commit(core: Core, flight: Flight, result: Result) -> Outputs:
     metrics.rows += len(plan.kind) * plan.repeat
     metrics.events["row"] += len(plan.kind) * plan.repeat
     return outputs
+
+
+def _asked(core: Core, job: Job) -> None:
+    """Tell the eviction policy of a request, once: when its first chunk commits, so that none is told of one that was
+    cancelled."""
+    grid = core.shape.grid
+    job.ticket = core.cache.keeper.requested(job.scope, job.tokens[: (job.prompt - 1) // grid * grid], core.now)
 
 
 def _same_step(plan: Plan, result: Result) -> None:

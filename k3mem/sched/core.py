@@ -112,6 +112,8 @@ class Core:
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""
     reserved: tuple[Flags, Flags] = field(default_factory=lambda: (Flags(), Flags()))
     """By kind and id: handed out, and no launched plan has written to it yet."""
+    planned: float = 0.0
+    """The time of the last plan."""
     move_left: int = 0
     """Bytes that this plan may still move."""
     sessions: Sessions | None = None
@@ -127,6 +129,12 @@ class Core:
     def held(self) -> int:
         """Jobs held back before the queue."""
         return 0 if self.sessions is None else len(self.sessions.held)
+
+    @property
+    def now(self) -> float:
+        """The time that eviction goes by, in seconds: that of the last plan, so that a plan that stands for many steps
+        leaves the same ages as single ones; the clock's where nothing is in flight."""
+        return self.planned if self.flights else self.clock()
 
     @property
     def metrics(self) -> Metrics:

@@ -60,6 +60,8 @@ class Job:
     retractions: int = 0
     reason: str | None = None
     keep: int | None = None
+    ticket: int = 0
+    """The eviction policy's number of it."""
     admission: int | None = None
     """Order of first admission; a retracted job keeps it, and with it its rank. Never changes while the job is in the
     queue, which is sorted by rank."""

@@ -27,6 +27,8 @@ class _Place(NamedTuple):
     scope: ScopeId
     depth: int
     stamp: int
+    ticket: int = 0
+    """The eviction policy's number of the request that left it."""
 
 
 @dataclass(slots=True)
@@ -58,14 +60,14 @@ class Pins:
         if pin is not None and pin.node is not None:
             self.cache.tree.unlock(pin.node)
 
-    def published(self, session: Hashable, node: NodeId) -> None:
+    def published(self, session: Hashable, node: NodeId, ticket: int = 0) -> None:
         """A request of the session ended; `node` is the deepest one that it stood on, locked still. O(path)."""
         if session is None:
             return
         self._places.pop(session, None)
         place = self._newest(node)
         if place is not None:
-            self._places[session] = place
+            self._places[session] = place._replace(ticket=ticket)
             if len(self._places) > MOST_SESSIONS:
                 self._places.popitem(last=False)
         pin = self._pins.get(session)
@@ -119,7 +121,8 @@ class Pins:
             node = info.parent
         return None
 
-    def _lock(self, session: Hashable) -> NodeId | None:
+    def newest(self, session: Hashable) -> _Place | None:
+        """The session's newest checkpoint; None where it is gone, or was never known. O(1)."""
         place = self._places.get(session)
         if place is None:
             return None
@@ -127,8 +130,14 @@ class Pins:
             info = self.cache.tree.info(place.node)
         except Corrupted:  # no node has this number now
             info = None
-        if info is None or info.state == NO_STATE or place != (place.node, info.scope, info.depth, info.stamp):
+        if info is None or info.state == NO_STATE or place[1:4] != (info.scope, info.depth, info.stamp):
             del self._places[session]  # evicted: it can be pinned again when its next request has ended
+            return None
+        return place
+
+    def _lock(self, session: Hashable) -> NodeId | None:
+        place = self.newest(session)
+        if place is None:
             return None
         self.cache.tree.lock(place.node)
         return place.node

@@ -9,6 +9,7 @@ from k3mem.errors import Corrupted, Effect, InvalidRequest, RequestTooLarge, Unk
 from k3mem.executor import Capabilities, Ticket
 from k3mem.plan import Plan, Result, Seat
 from k3mem.policy import Policy
+from k3mem.radix import Note, due
 from k3mem.request import Hit, Output, Outputs, Request, RequestId
 from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, moves, prefill
 from k3mem.sched.builder import Builder
@@ -109,11 +110,12 @@ class Scheduler:
         core = self.core
         if core.open is not None:
             raise RuntimeError(f"plan {core.open.step} is open: launch() or cancel() it first")
+        core.planned = core.clock()
         self._expire()
         self._settle()
         if core.sessions is not None:
             idle = not (core.queue or core.lanes.running or core.flights)
-            for job in core.sessions.release(core.clock(), idle):
+            for job in core.sessions.release(core.planned, idle):
                 core.queue.add(job)
         if core.resync and core.flights:
             core.waits_for = "commit"  # a resync names every lane's last token: all of them must be known
@@ -221,6 +223,16 @@ class Scheduler:
         if self.core.sessions is not None:
             self.core.sessions.end(session)
 
+    def hint(self, session: Hashable, stop: str | None, returns_in: float | None, over: bool) -> bool:
+        """What is known of the next use of a session's newest checkpoint; False where there is none."""
+        place = self.core.pins.newest(session)
+        if place is None:
+            return False
+        note = Note.UNKNOWN if stop is None else Note.TOOL if stop == "tool" else Note.END
+        said = Note.OVER if over else note if returns_in is None else due(returns_in)
+        self.core.cache.noted(place.node, said, place.ticket, self.core.now)
+        return True
+
     def flush(self) -> None:
         """Drop all that nobody uses, ghosts included. Raises RuntimeError while a plan is open."""
         core = self.core
@@ -285,7 +297,7 @@ class Scheduler:
         core = self.core
         if not core.timed:
             return
-        now = core.clock()
+        now = core.planned
         core.pins.expire(now)
         for job in list(core.jobs.values()):
             deadline = job.request.deadline

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from k3mem.fuzz.mutants_native import ARENA, MUTANTS, NativeMutant, planted
-from tests.fuzz.native_actors import GEOMETRIES, Actor, ArenaMachine, PrefixMachine, TreeMachine, World
+from tests.fuzz.native_actors import GEOMETRIES, Actor, ArenaMachine, PrefixMachine, Priced, TreeMachine, World
 
 STUCK_SECONDS = 40
 
@@ -34,6 +34,11 @@ def tree_stress() -> None:
                 World(seed, page, ghosts, True).run(120)
 
 
+def price_stress() -> None:
+    for seed in range(6):
+        Priced(seed, page=seed % 3 + 1).run(100)
+
+
 def arena_stress() -> None:
     for seed in range(3):
         for name, geometry in GEOMETRIES.items():
@@ -46,7 +51,7 @@ def machine(of: type[RuleBasedStateMachine], examples: int = 60) -> Callable[[],
 
 
 TREE_HUNTERS = {"tree stress": tree_stress, "prefix machine": machine(PrefixMachine),
-                "tree machine": machine(TreeMachine)}
+                "tree machine": machine(TreeMachine), "price stress": price_stress}
 ARENA_HUNTERS = {"arena stress": arena_stress, "arena machine": machine(ArenaMachine, 150)}
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from k3mem.fuzz.alone.arena import GEOMETRIES, Actor
+from k3mem.fuzz.alone.price import Priced
 from k3mem.fuzz.alone.tree import World
 from k3mem.radix import Kind, Lru, Tree
 from k3mem.types import NodeId, ScopeId
@@ -313,4 +314,4 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 MACHINES = (ArenaMachine, TreeMachine, PrefixMachine)
-__all__ = ["GEOMETRIES", "MACHINES", "Actor", "ArenaMachine", "PrefixMachine", "TreeMachine", "World"]
+__all__ = ["GEOMETRIES", "MACHINES", "Actor", "ArenaMachine", "PrefixMachine", "Priced", "TreeMachine", "World"]

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from k3mem.errors import Corrupted
-from k3mem.radix import Kind, Lru, Tree
+from k3mem.radix import Kind, Lru, Note, Tree
+from k3mem.radix.learn import CLASSES, EDGES, class_table
+from k3mem.radix.tree import AGES
 
 PER_NODE = ["touch", "parent", "left", "right", "kids_ghost", "kids_kv", "start", "len", "state", "lock", "seat",
             "scope", "stamp_low", "kv_stamp_low", "stamp_high", "kv_stamp_high", "kind", "flags"]
@@ -66,6 +68,65 @@ def test_a_broken_word_of_a_node_is_named(tree: Tree, table: str) -> None:
         assert f"'{table}'" in said
         assert f"node {i}:" in said or not tree._table("flags")[i]
     tree.check()
+
+
+@pytest.fixture
+def priced(tree: Tree) -> Tree:
+    """Checkpoints with classes, ages and notes, some evicted and still waited for."""
+    tree = Tree(2, 2, Lru(), 60)
+    tree.learn(class_table(), CLASSES, EDGES.tolist(), 9.0)
+    tree.values(np.ones((CLASSES, AGES), np.float32))
+    root = tree.root(tree.new_scope())
+    for i in range(12):
+        tree.time(3.0**i)
+        node = tree.publish(root, [i % 4, i, 1, 1], 4, (2 * i, 2 * i + 1), 100 + i, Kind.PROMPT_END, i).node
+        tree.note(node, Note.TOOL)
+    for _ in range(3):
+        tree.evict()
+    tree.check()
+    return tree
+
+
+@pytest.mark.parametrize("table", ["price_scope", "timer", "class", "age", "note", "followed"])
+def test_a_broken_word_of_a_price_is_named(priced: Tree, table: str) -> None:
+    owners = {-2 - word: node for node, word in enumerate(priced._table("scope").tolist()) if word <= -2}
+    assert len(owners) > 8
+    for i, said in broken(priced, table):
+        assert f"'{table}'" in said, (i, said)
+        assert i not in owners or f"node {owners[i]}:" in said or table == "timer", (i, said)
+    priced.check()
+
+
+def test_a_price_that_two_nodes_share_is_named(tree: Tree) -> None:
+    for node in tree.walk().node[:2]:
+        state = tree.publish(int(node), tree.path_tokens(int(node)), tree.info(int(node)).depth, tree.pages(int(node)),
+                             5000 + int(node), Kind.HINT, 60).node
+        tree.note(state, Note.TOOL)
+    tree.check()
+    scope = tree._table("scope")
+    first, second = np.flatnonzero(scope <= -2)
+    scope[first], kept = scope[second], scope[first]
+    with pytest.raises(Corrupted, match="'scope', node .* has two owners"):
+        tree.check()
+    scope[first] = kept
+    tree.check()
+
+
+def test_a_price_goes_with_its_checkpoint_where_nothing_is_learned(tree: Tree) -> None:
+    walk = tree.walk()
+    node = int(walk.node[walk.state >= 0][-1])
+    tree.note(node, Note.OVER)
+    assert (tree._table("scope") <= -2).sum() == 1 and tree.info(node).scope == 1
+    tree.take(node)
+    assert not (tree._table("scope") <= -2).any() and tree.info(node).note == Note.RUNNING
+    tree.check()
+
+
+def test_an_age_that_was_not_looked_at_is_named(priced: Tree) -> None:
+    touch, timers = priced._table("touch"), priced._table("timers")
+    touch[timers[-1]] = 1
+    with pytest.raises(Corrupted, match=f"node {timers[-1]}"):
+        priced.check()
 
 
 @pytest.mark.parametrize("table", ["tokens", "pages"])

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from k3mem.policy import Policy
 from k3mem.radix import Lru
-from k3mem.replay.arrival import ArrivalReplay, run_arrival
+from k3mem.replay.arrival import ArrivalReplay, Ends, run_arrival
+from k3mem.replay.hints import Hints
 from k3mem.replay.options import BadOption, ReplayOptions
 from k3mem.replay.report import build
 from k3mem.replay.synth import synth
@@ -90,8 +92,9 @@ def test_an_unknown_policy_is_named() -> None:
         run_arrival(synth(0, 1, scale=0.01), SMALL, ReplayOptions(policy="gdsf"), lambda done, total: None)
 
 
-def rate(trace: Trace, pool_gb: float, split: float | None = None) -> float:
-    options = ReplayOptions(pool_bytes=int(pool_gb * 1e9), split=split)
+def rate(trace: Trace, pool_gb: float, split: float | None = None, policy: str = "lru", hints: tuple[str, ...] = ()
+         ) -> float:
+    options = ReplayOptions(pool_bytes=int(pool_gb * 1e9), split=split, policy=policy, hints=hints)
     return float(build(run_arrival(trace, Shape.kimi_k3(tp=8), options, lambda done, total: None))["hit_rate"])
 
 
@@ -111,7 +114,8 @@ from k3mem.replay.options import ReplayOptions
 from k3mem.replay.synth import synth
 from k3mem.shape import Shape
 lib.k3_mutant = int(sys.argv[1])
-stats = run_arrival(synth(3, 40, scale=0.3), Shape.kimi_k3(tp=8), ReplayOptions(pool_bytes=4 * 10**9), lambda *a: None)
+options = ReplayOptions(pool_bytes=4 * 10**9, policy="lru")
+stats = run_arrival(synth(3, 40, scale=0.3), Shape.kimi_k3(tp=8), options, lambda *a: None)
 print(stats["hit_tokens"], stats["input_tokens"])
 """
 
@@ -145,3 +149,54 @@ FIGURES = [
 def test_hit_rates_on_real_traces(real: Callable[[str], Path], name: str, pool: int, percent: float) -> None:
     trace = load([real(name)])
     assert 100 * rate(trace, pool) == pytest.approx(percent, abs=0.15)
+
+
+MUSTS = [
+    ("weka_cc_a_c32.arrivals.jsonl.gz", 40, 54.0), ("weka_cc_a_c32.arrivals.jsonl.gz", 80, 81.5),
+    ("weka_cc_a_c32.arrivals.jsonl.gz", 160, 95.4), ("weka_cc_a_c16.arrivals.jsonl.gz", 40, 78.0),
+    ("weka_cc_a_c16.arrivals.jsonl.gz", 80, 94.4), ("mooncake_conversation_trace.jsonl.gz", 40, 8.0),
+    ("mooncake_conversation_trace.jsonl.gz", 80, 11.5), ("mooncake_conversation_trace.jsonl.gz", 160, 21.0),
+    ("mooncake_conversation_trace.jsonl.gz", 320, 28.2), ("mooncake_conversation_trace.jsonl.gz", 640, 34.3),
+]
+"""(trace, pool in GB, least hit rate in percent) of `auto`."""
+
+
+@pytest.mark.parametrize(("name", "pool", "percent"), MUSTS)
+def test_auto_keeps_what_is_worth_keeping(real: Callable[[str], Path], name: str, pool: int, percent: float) -> None:
+    assert 100 * rate(load([real(name)]), pool, policy="auto") >= percent
+
+
+@pytest.mark.parametrize(("mix", "pool"), [("agent", 5), ("agent", 20), ("agent", 160), ("flip", 5)])
+def test_auto_never_loses_one_percent_to_lru(mix: Literal["agent", "flip"], pool: int) -> None:
+    trace = synth(4, 40, mix=mix)
+    assert rate(trace, pool, policy="auto") >= 0.99 * rate(trace, pool)
+
+
+def test_what_callers_know_is_worth_something() -> None:
+    trace = synth(1, 60)
+    told = {hints: rate(trace, 20, policy="learned", hints=hints) for hints in ((), ("end",), ("tool",), ("fork",))}
+    everything = rate(trace, 20, policy="learned", hints=("end", "tool", "fork"))
+    assert everything > told["end",] > told[()]
+    assert rate(trace, 20, hints=("end",)) > rate(trace, 20), "lru, too, lets go of what is over"
+
+
+def test_a_stop_reason_is_not_seen_before_the_answer_has_ended() -> None:
+    trace = synth(2, 4, scale=0.2)
+    seen: list[tuple[float, float]] = []
+    replayed = replay()
+    ends = Ends(trace, Hints(trace, trace.turns, ()), replayed)
+    replayed.finished = lambda left, ticket, note: seen.append((now, note))  # type: ignore[method-assign]
+    for turn in trace.turns:
+        assert turn.arrival is not None
+        now = turn.arrival
+        ends.until(now)
+        ends.started(turn, now)
+        before = [t for t in trace.turns[: turn.index] if t.arrival is not None]
+        due = sum(t.arrival + (t.api or 0) <= now for t in before if t.arrival is not None)
+        assert len(seen) <= due or turn.api is None
+    assert seen
+
+
+def test_unknown_hints_are_refused() -> None:
+    with pytest.raises(BadOption, match="weather"):
+        ReplayOptions(hints=("weather",))

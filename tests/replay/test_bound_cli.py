@@ -49,7 +49,7 @@ def test_belady_is_below_the_bound_and_above_lru(trace: str) -> None:
 
 def test_replay_puts_the_bound_beside_its_figures(trace: str, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    got = call("replay", trace, "--pool", "2GB", "--bound", "--json", str(out))
+    got = call("replay", trace, "--policy", "lru", "--pool", "2GB", "--bound", "--json", str(out))
     assert got.exit_code == 0, got.output
     data = json.loads(out.read_text())
     assert data["lru_hit_rate"] == data["hit_rate"] < data["bound"]["bound_hit_rate"]
@@ -60,7 +60,8 @@ def test_replay_puts_the_bound_beside_its_figures(trace: str, tmp_path: Path) ->
 
 def test_another_policys_share_is_of_the_gap_between_lru_and_the_bound() -> None:
     trace, shape = synth(1, 10, scale=0.2), Shape.kimi_k3(tp=8)
-    lru = against_bound(trace, shape, ReplayOptions(pool_bytes=2 * 10**9), {"hit_tokens": 7, "input_tokens": 10},
+    options = ReplayOptions(pool_bytes=2 * 10**9, policy="lru")
+    lru = against_bound(trace, shape, options, {"hit_tokens": 7, "input_tokens": 10},
                         lambda name: lambda done, total: None)
     assert lru["lru_hit_rate"] == 0.7, "the replay is LRU's own"
     other = against_bound(trace, shape, ReplayOptions(pool_bytes=2 * 10**9, policy="other"),

@@ -34,9 +34,11 @@ def agents() -> Trace:
 @pytest.mark.parametrize(("loop", "pool", "split"), [
     ("closed", 1.0, None), ("closed", 2.5, None), ("open", 1.2, None), ("closed", 2.5, 0.5),
 ])
-def test_fast_forward_changes_no_figure(agents: Trace, loop: str, pool: float, split: float | None) -> None:
+@pytest.mark.parametrize("policy", ["lru", "learned"])
+def test_fast_forward_changes_no_figure(agents: Trace, loop: str, pool: float, split: float | None, policy: str
+                                        ) -> None:
     options: dict[str, Any] = {"loop": loop, "concurrency": 12, "pool_bytes": int(pool * 1e9), "split": split,
-                               "gap_cap": 2.0, "limit": 300}
+                               "gap_cap": 2.0, "limit": 300, "policy": policy}
     fast, slow = timed(agents, **options), timed(agents, **options, fast_forward=False)
     fast.pop("wall_seconds"), slow.pop("wall_seconds")
     assert fast == slow
@@ -56,7 +58,7 @@ def test_fast_forward_changes_no_figure_while_sessions_are_held(agents: Trace, a
 
 
 def test_sessions_are_let_in_when_they_fit_and_nobody_waits_for_longer_than_the_bound(agents: Trace) -> None:
-    options: dict[str, Any] = {"loop": "closed", "concurrency": 12, "pool_bytes": int(1e9)}
+    options: dict[str, Any] = {"loop": "closed", "concurrency": 12, "pool_bytes": int(2e9)}
     off, on = timed(agents, **options), timed(agents, **options, admission="on", admission_bound=100.0)
     assert on["recomputed_tokens"] < off["recomputed_tokens"]
     assert on["requests"] == off["requests"] == len(agents.turns)

@@ -8,6 +8,7 @@ future need not be confined to those places: the distance from here to the bound
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import replace
 
 from k3mem.policy import Policy
@@ -48,7 +49,8 @@ class BeladyReplay(ArrivalReplay):
         self._wanted = 0
         """Next use of the checkpoint that is being placed."""
 
-    def request(self, prompt: Int32, shown: int | None = None) -> int:
+    def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Iterable[int] = ()
+                ) -> int:
         t = self.step
         self._fresh = []
         for entry, node, depth in self._due[t]:
@@ -56,7 +58,7 @@ class BeladyReplay(ArrivalReplay):
                 del self._entry[node]
                 self._fresh.append((node, depth))
         self._due[t].clear()
-        hit = super().request(prompt, shown)
+        hit = super().request(prompt, shown, now, forks)
         for node, depth in self._fresh:
             following, use = self._following(t, depth), self._use(t, depth)
             self._entries += 1
