@@ -19,20 +19,23 @@ from k3mem.fuzz.oracle import Found
 from k3mem.radix import Kind, Lru, Tree
 from k3mem.types import StateId
 
-PAGES = (1, 2, 4, 16)
+PAGES = (1, 1, 1, 2, 4, 16)
+"""Tokens a page; most often few, so that prompts fork often."""
+TREES = 3
+"""Trees a seed."""
 GHOSTS = (None, 0, 12)
 
 
 def run(seed: int, operations: int) -> None:
-    """So many operations of the tree, twice as many of the arena, which are cheaper, half as many of values. Raises
+    """So many operations of each tree, twice as many of the arena, which are cheaper, half as many of values. Raises
     Found at the first that the model does not agree with. O(operations)."""
     rng = random.Random(seed)
     geometry = GEOMETRIES[rng.choice(sorted(set(GEOMETRIES) - {"k3"}))]
-    page, ghosts, superseded = rng.choice(PAGES), rng.choice(GHOSTS), rng.random() < 0.7
     try:
         Actor(seed, geometry).run(2 * operations)
-        World(seed, page, ghosts, superseded).run(operations)
-        part(rng, page)
+        for tree in range(TREES):
+            World(TREES * seed + tree, rng.choice(PAGES), rng.choice(GHOSTS), rng.random() < 0.7).run(operations)
+        part(rng, rng.choice(PAGES))
         Priced(seed, seed % 3 + 1, GHOSTS[seed % 2 * 2]).run(operations // 2)
     except Corrupted as error:
         raise Found("check", f"alone: {error}") from error
