@@ -73,6 +73,7 @@ TREE = (
     NativeMutant(41, "tree.age_stops", "tree_price.c: reach_now", "evict.age", silent=True),
     NativeMutant(42, "tree.weight_stale", "tree_price.c: reweigh", "evict.weight", silent=True),
     NativeMutant(43, "tree.tail_fork", "tree.c: follow_tail", "evict.tail", silent=True),
+    NativeMutant(44, "tree.ghost_fork", "tree.c: supersede_above", "sched.superseded", silent=True),
 )
 
 ARENA = (

@@ -62,6 +62,7 @@ enum {
     K3_MUTANT_AGE_STOPS = 41,           /* a checkpoint's age is never looked at again (silent) */
     K3_MUTANT_WEIGHT_STALE = 42,        /* a checkpoint is weighed once, whatever changes around it (silent) */
     K3_MUTANT_TAIL_FORK = 43,           /* a tail that two lineages went on from counts as passed by one (silent) */
+    K3_MUTANT_GHOST_FORK = 44,          /* a branch that was evicted is no fork: the checkpoint above is superseded */
 };
 
 /* Kinds of checkpoints that a rule of the core names; the numbers of k3mem.radix.Kind. */

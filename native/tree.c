@@ -61,7 +61,8 @@ int32_t k3_tree_new_scope(k3_tree *t) {
 static void supersede_above(k3_tree *t, int32_t x) {
     for (int32_t p = t->nodes[x].parent; p != NONE; p = t->nodes[p].parent) {
         node *n = &t->nodes[p];
-        if (n->flags & ROOT || few_children(t, n) != 1) return;
+        int32_t ways = K3_MUTANT(K3_MUTANT_GHOST_FORK) ? few_of(t, n, 1) : few_children(t, n);
+        if (n->flags & ROOT || ways != 1) return;
         if (n->state < 0) continue;
         if (passes(n) || K3_MUTANT(K3_MUTANT_SUPERSEDED_KIND)) n->flags |= SUPERSEDED;
         settle(t, p);

@@ -310,10 +310,37 @@ static void settle_pages(world *w, writer *r, int end, const k3_published *out) 
   r->own_from = whole;
 }
 
+/* The nearest checkpoint at or above a node: its state, or -1, and whether it is superseded. */
+static int32_t nearest(world *w, int32_t node, int *superseded) {
+  k3_node_info i;
+  for (; k3_tree_info(w->tree, node, &i) == K3_OK && i.parent >= 0; node = i.parent)
+    if (i.state >= 0) {
+      *superseded = i.superseded;
+      return i.state;
+    }
+  return -1;
+}
+
+/* A new checkpoint supersedes nothing above a fork, be its other branches evicted or not. */
+static void need_forks_spared(world *w, int32_t node, int32_t state) {
+  k3_node_info i;
+  int forked = 0;
+  NEED(k3_tree_info(w->tree, node, &i) == K3_OK, "%s", k3_tree_error(w->tree));
+  while (k3_tree_info(w->tree, i.parent, &i) == K3_OK && i.parent >= 0) {
+    forked |= i.children > 1;
+    if (i.state >= 0) {
+      NEED(i.state != state || !forked || !i.superseded, "the checkpoint at %d, above a fork, is superseded", i.depth);
+      return;
+    }
+  }
+}
+
 /* Publishes tokens[0:end] and attaches `state`, if any; 1: the tree took it. */
 static int publish(world *w, writer *r, int end, int32_t state, int kind) {
   uint64_t h[TOKENS + 1];
   k3_published out;
+  int superseded = 1;
+  int32_t above = nearest(w, r->node, &superseded);
   hashes(r->scope, r->tokens, r->n, h);
   int rc = k3_tree_publish(w->tree, r->node, r->tokens, end, r->pages, pages_of(w, r->n), state, kind, w->step, &out);
   NEED(rc == K3_OK, "publish to %d: %d %s", end, rc, k3_tree_error(w->tree));
@@ -321,6 +348,7 @@ static int publish(world *w, writer *r, int end, int32_t state, int kind) {
   if (state >= 0) {
     int32_t there = k3_tree_state(w->tree, out.node);
     NEED(there > 0 && out.taken == (there == state), "taken %d, but node %d has state %d", out.taken, out.node, there);
+    if (out.taken && !superseded) need_forks_spared(w, out.node, above);
     if (out.taken) w->kept[state] = (checkpoint){.depth = end, .hash = h[end], .stamp = w->step};
     w->kept[there].touch = ++w->clock;
   }
