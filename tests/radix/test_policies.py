@@ -207,6 +207,19 @@ def test_a_policy_in_python_chooses_the_victims() -> None:
     assert tree.evict().depth == 9  # type: ignore[union-attr]
 
 
+def test_a_policy_in_python_chooses_also_where_what_goes_first_is_protected() -> None:
+    policy = Custom(lambda info, use, prices: -info.depth)
+    tree = Tree(1, 1, policy)
+    policy.keeper(tree, PRICES)
+    root = tree.root(tree.new_scope())
+    first = tree.publish(root, [1, 1], 2, range(10, 12), 1, Kind.PROMPT_END, 1).node
+    last = tree.publish(first, [1, 1, 1], 3, range(10, 13), 2, Kind.PROMPT_END, 2).node
+    for i, n in enumerate((3, 9, 5)):
+        tree.publish(root, [7 + i] * n, n, range(20 * n, 21 * n), 10 + i, Kind.PROMPT_END, 3)
+    assert tree.info(first).superseded and tree.next_class() == 0
+    assert [e.depth for e in (tree.evict(last), tree.evict(last), tree.evict(last)) if e] == [9, 5, 3]
+
+
 def test_lru_in_python_evicts_what_lru_evicts() -> None:
     hits = [chains(Shadow(policy, 1, 1, PRICES, 1200)) for policy in (POLICIES[0], POLICIES[4])]
     assert hits[0] == hits[1] > 0
