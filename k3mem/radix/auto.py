@@ -170,7 +170,7 @@ class Auto:
     superseded_first: tuple[Kind, ...] = PASSED
     period: int = 64
     """Requests between two choices."""
-    wakes: float = 0.5
+    wakes: float = 0.25
     """Shadows run from when so much of the bytes is cached; or something has been evicted."""
     margin: float = 0.005
     """By how much more another must hit to be followed."""

@@ -148,10 +148,10 @@ def test_auto_costs_nothing_before_anything_must_go() -> None:
     def shadowed() -> list[int]:
         return [shadow.tree.counters().checkpoints for shadow in keeper.shadows]  # type: ignore[attr-defined]
 
-    for i in range(6):
+    for i in range(3):
         serve(i)
-    assert shadowed() == [0, 0], "5 of 10 x (64 + 20) of 1000 bytes"
-    for i in range(6, 8):
+    assert shadowed() == [0, 0], "2 x (64 + 20) of 1000 bytes were cached at the third"
+    for i in range(3, 5):
         serve(i)
     assert shadowed() == [2, 2]
 
@@ -205,6 +205,19 @@ def test_a_policy_in_python_chooses_the_victims() -> None:
     assert tree.evict(nodes[0]) is None
     tree.unlock(nodes[1])
     assert tree.evict().depth == 9  # type: ignore[union-attr]
+
+
+def test_a_policy_in_python_chooses_also_where_what_goes_first_is_protected() -> None:
+    policy = Custom(lambda info, use, prices: -info.depth)
+    tree = Tree(1, 1, policy)
+    policy.keeper(tree, PRICES)
+    root = tree.root(tree.new_scope())
+    first = tree.publish(root, [1, 1], 2, range(10, 12), 1, Kind.PROMPT_END, 1).node
+    last = tree.publish(first, [1, 1, 1], 3, range(10, 13), 2, Kind.PROMPT_END, 2).node
+    for i, n in enumerate((3, 9, 5)):
+        tree.publish(root, [7 + i] * n, n, range(20 * n, 21 * n), 10 + i, Kind.PROMPT_END, 3)
+    assert tree.info(first).superseded and tree.next_class() == 0
+    assert [e.depth for e in (tree.evict(last), tree.evict(last), tree.evict(last)) if e] == [9, 5, 3]
 
 
 def test_lru_in_python_evicts_what_lru_evicts() -> None:
