@@ -14,6 +14,7 @@ import numpy as np
 from k3mem.errors import Corrupted, Effect, ExecutorFailed, InvalidRequest, InvalidShape, StepFailed
 from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
+from k3mem.native import ffi, lib
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
 from k3mem.request import Hit, Output, Request, RequestId
@@ -22,6 +23,8 @@ from k3mem.sched.job import Job
 from k3mem.sched.scheduler import Scheduler
 from k3mem.shape import Shape
 from k3mem.types import Int32
+
+INTS = ffi.typeof("int32_t[]")
 
 
 class Engine:
@@ -323,11 +326,11 @@ class Engine:
     def _tokens(self, request: Request) -> tuple[Int32, dict[tuple[bytes, int], int]]:
         """The prompt with media digests interned above the vocabulary, and the numbers of those that are new. Raises
         InvalidRequest."""
-        tokens, vocab = request.prompt, self.shape.vocab_size
-        if int(tokens.min()) < 0 or int(tokens.max()) >= vocab:
-            bad = int(np.flatnonzero((tokens < 0) | (tokens >= vocab))[0])
-            raise InvalidRequest(f"request {request.id!r}: token {int(tokens[bad])} at {bad} is outside 0..{vocab - 1}")
-        tokens = tokens.copy()  # the caller may reuse its array while the request runs
+        prompt, vocab = request.prompt, self.shape.vocab_size
+        tokens = np.empty(len(prompt), np.int32)  # the caller may reuse its array while the request runs
+        bad = lib.k3_tokens_copy(ffi.from_buffer(INTS, prompt), len(prompt), vocab, ffi.from_buffer(INTS, tokens))
+        if bad >= 0:
+            raise InvalidRequest(f"request {request.id!r}: token {int(prompt[bad])} at {bad} is outside 0..{vocab - 1}")
         fresh: dict[tuple[bytes, int], int] = {}
         for first, count, digest in request.media:
             key = (digest, count)

@@ -14,7 +14,7 @@ PRIORITY = (Kind.PROMPT_END, Kind.BRANCH, Kind.HINT, Kind.TURN, Kind.CHUNK_END, 
 def planned(core: Core, request: Request, target: int, found: Match) -> dict[int, Kind]:
     """Depth -> kind of every anchor of a prompt of `target` tokens that resumes at `found.depth`. All on the grid,
     above the resume depth and below the prompt's end (its last token is computed, not cached)."""
-    grid, policy = core.shape.grid, core.policy
+    grid, policy = core.grid, core.policy
     depths: dict[int, Kind] = {}
 
     def add(depth: int, kind: Kind) -> None:
@@ -40,7 +40,7 @@ def planned(core: Core, request: Request, target: int, found: Match) -> dict[int
 def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Kind]]:
     """Anchors that a row [start, end) can capture, by depth: what was planned, and the chunk's own end."""
     wanted = {depth: kind for depth, kind in seat.anchors.items() if start < depth <= end}
-    if core.policy.chunk_ends and end < seat.target and end % core.shape.grid == 0:
+    if core.policy.chunk_ends and end < seat.target and end % core.grid == 0:
         wanted.setdefault(end, Kind.CHUNK_END)
     capture, chunk = core.capabilities.capture, core.shape.state_chunk
     return sorted(
@@ -52,7 +52,7 @@ def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Ki
 def cut(core: Core, seat: Seated, start: int, end: int) -> int:
     """The row's end, drawn back where the executor could not capture an anchor otherwise."""
     if core.capabilities.capture == "grid" and start % core.shape.state_chunk:
-        grid = core.shape.grid
+        grid = core.grid
         return min(end, (start // grid + 1) * grid)
     if core.capabilities.capture == "final":
         return min((depth for depth in seat.anchors if start < depth < end), default=end)
@@ -61,7 +61,7 @@ def cut(core: Core, seat: Seated, start: int, end: int) -> int:
 
 def decode_anchor(core: Core, launched: int) -> int | None:
     """The next depth beyond `launched` at which decoding leaves a snapshot, or None."""
-    policy, grid = core.policy, core.shape.grid
+    policy, grid = core.policy, core.grid
     if not policy.caching:
         return None
     if policy.deterministic:

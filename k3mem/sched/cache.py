@@ -145,7 +145,7 @@ class Cache:
         if len(victim.pages):
             self.arena.free_pages(victim.pages)
         if victim.state != NO_STATE:
-            self.arena.free_states(np.array([victim.state], np.int32))
+            self.arena.free_state(victim.state)
             self.metrics.evicted += 1
             self.metrics.evicted_unused += victim.unused
             self.log.add("evict", depth=victim.depth, detail=victim.kind.name.lower())

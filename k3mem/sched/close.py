@@ -60,7 +60,7 @@ def _publish_last(core: Core, seat: Seated, kind: Kind) -> None:
         if seat.extra.latest is not None:
             state, on_grid = seat.extra.donate()
             if not publish(core, seat, on_grid, state, kind, int(core.lanes.last_step[seat.lane])):
-                core.cache.arena.free_states(np.array([state], np.int32))
+                core.cache.arena.free_state(state)
         core.cache.tree.remember(seat.node, seat.job.tokens, depth)
         return
     if depth <= seat.node_depth and core.cache.tree.state(seat.node) != NO_STATE or depth == 0:

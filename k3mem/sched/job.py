@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from k3mem.native import ffi
 from k3mem.pool import ExtraBuffer
 from k3mem.radix import Kind
 from k3mem.request import Hit, Request
@@ -27,8 +28,7 @@ def listed(array: Int32, count: int) -> Int64:
 
 def address_of(array: Int32) -> int:
     """Where an array's items lie."""
-    at: int = array.__array_interface__["data"][0]
-    return at
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(array)))
 
 
 class End(IntEnum):

@@ -55,7 +55,7 @@ def _chunk_end(core: Core, b: Builder, seat: Seated, start: int) -> int:
     end = anchors.cut(core, seat, start, min(seat.target, start + left))
     if end == seat.target:
         return end
-    on_grid = end // core.shape.grid * core.shape.grid
+    on_grid = end // core.grid * core.grid
     if on_grid > start:
         return on_grid
     return end if left >= core.policy.token_budget else start
@@ -63,7 +63,7 @@ def _chunk_end(core: Core, b: Builder, seat: Seated, start: int) -> int:
 
 def add_targets(core: Core, b: Builder) -> None:
     """Targets for the anchors inside this plan's chunks, in order of kind. No room: skipped and counted."""
-    if not core.policy.caching:
+    if not b.prefill or not core.policy.caching:
         return
     wanted = [
         (anchors.PRIORITY.index(kind), depth, kind, row)

@@ -27,12 +27,12 @@ def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.A
     Moves that help are planned even when they do not yet suffice (they are progress); bounded by the policy's move
     budget a step.
     """
-    if not make_room(core, b, pages, states, evict):
-        return None
     arena = core.cache.arena
     got = arena.alloc(pages, states)
     if got is None:
-        return None
+        got = arena.alloc(pages, states) if make_room(core, b, pages, states, evict) else None
+        if got is None:
+            return None
     page_ids, state_ids = got
     if pages:
         core.reserved[PAGE].set(page_ids, True)
