@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,8 +79,7 @@ class Lanes:
         self.table[seat.lane] = (seat.generation, seat.depth, seat.last_token, seat.done, seat.prompt, seat.limit,
                                  at - seat.prompt, end, -1 if stops else end)
         s = seat.sampling
-        salt = struct.pack("<ddqq", s.temperature, s.top_p, s.top_k, s.seed)
-        self._keys[seat.lane] = int.from_bytes(hashlib.blake2b(seat.scope + salt, digest_size=8).digest(), "little")
+        self._keys[seat.lane] = _key(seat.scope, s.temperature, s.top_p, s.top_k, s.seed)
 
     def _store(self, lane: int, script: Int32) -> int:
         self._scripts.pop(lane, None)
@@ -250,6 +250,13 @@ class Ran(NamedTuple):
     done: UInt8
     written: Bool
     times: Float64
+
+
+@lru_cache(1024)
+def _key(scope: bytes, temperature: float, top_p: float, top_k: int, seed: int) -> int:
+    """What hashed tokens of such a tenant depend on beside their place."""
+    salt = struct.pack("<ddqq", temperature, top_p, top_k, seed)
+    return int.from_bytes(hashlib.blake2b(scope + salt, digest_size=8).digest(), "little")
 
 
 def budget(rows: Int64, k: int) -> Int64:

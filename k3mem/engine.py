@@ -107,13 +107,14 @@ class Engine:
     def step(self) -> Sequence[Output]:
         """Launch the next step, then commit the oldest once more than `steps_in_flight` are out (at once when
         nothing could be planned). Empty while the pipeline fills. Raises ExecutorFailed after repeated failures."""
+        core = self.scheduler.core
         plan = self.plan()
         if plan is not None:
             self.launch(plan)
-        flights = self.scheduler.core.flights
+        flights = core.flights
         if flights and (plan is None or len(flights) > self.policy.steps_in_flight):
             out = self._retire(flights[0])
-            if not (self._late or self.scheduler.core.outputs):
+            if not (self._late or core.outputs):
                 return out
             self._late += out
         return self.take_outputs()
@@ -355,7 +356,7 @@ class _Latch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self.broken is None and isinstance(error, Corrupted):
+        if error is not None and self.broken is None and isinstance(error, Corrupted):
             self.broken = error
 
 

@@ -215,6 +215,16 @@ class Arena:
             self._ok(status, "alloc")
         return page_ids, state_ids
 
+    def alloc_state(self) -> StateId | None:
+        """`alloc(0, 1)`. O(1)."""
+        one = self._one
+        if lib.k3_arena_fits(self._a, 0, 1) != NOW:
+            return None
+        status = lib.k3_arena_alloc(self._a, 0, 1, one, one)
+        if status < 0:
+            self._ok(status, "alloc")
+        return StateId(one[0])
+
     def free_pages(self, ids: Ids, after: int = 0) -> Int32:
         """Drop one reference of each; returns the ids that were their last. Their places are pending while `after`
         is above the last settled step. An id may stand as often as it has references. Raises Corrupted on an id that

@@ -153,6 +153,7 @@ def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kin
 def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:
     span = core.span
     shared = found.depth // span
+    job.reserve(job.count + 1)  # its first tokens are booked with everybody's
     lane, count = core.lanes.take(), shared + len(pages)
     held = np.empty(-(-job.limit // span), np.int32)
     held[:shared] = core.cache.tree.pages(found.node)[:shared]

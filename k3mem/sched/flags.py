@@ -34,6 +34,12 @@ class Flags:
             self._grow(len(self._of) + int(ids.max()) + 1)
             self.set(ids, value)
 
+    def set_one(self, id: int, value: bool) -> None:
+        """Set one flag."""
+        if id >= len(self._of):
+            self._grow(len(self._of) + id + 1)
+        self._of[id] = value
+
     def set_column(self, table: Int32, column: int, value: bool) -> None:
         """Set the flags of the ids in one column of a table [n, m]. O(n)."""
         n, width = table.shape

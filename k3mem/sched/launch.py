@@ -75,7 +75,8 @@ def _count(core: Core, b: Builder) -> None:
         metrics.requests += 1
         metrics.input_tokens += hit.input
         metrics.hit_tokens += hit.hit
-        metrics.causes.update(hit.causes)
+        for cause, tokens in hit.causes.items():
+            metrics.causes[cause] += tokens
         if kind >= 0:
             metrics.hits += 1
             metrics.consumed += 1

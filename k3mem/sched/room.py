@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 
 from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched import moves
@@ -96,6 +97,13 @@ def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> b
 
 
 def take_state(core: Core, b: Builder, evict: Evict) -> StateId | None:
-    """One state, or None."""
-    got = take(core, b, 0, 1, evict)
-    return None if got is None else StateId(int(got[1][0]))
+    """One state, or None. It returns on cancel."""
+    arena = core.cache.arena
+    state = arena.alloc_state()
+    if state is None:
+        state = arena.alloc_state() if make_room(core, b, 0, 1, evict) else None
+        if state is None:
+            return None
+    core.reserved[STATE].set_one(state, True)
+    b.journal.append(partial(arena.free_state, state))
+    return state
