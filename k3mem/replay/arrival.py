@@ -60,16 +60,19 @@ class ArrivalReplay:
         node = found.node
         fork = min(found.known, end) // self.grid * self.grid
         if found.depth < fork < end:
-            node = self._place(node, path, fork, Kind.BRANCH)
+            node = self._place(node, found.depth, path, fork, Kind.BRANCH)
         if end > found.depth:
-            self._place(node, path, end, Kind.PROMPT_END)
+            self._place(node, found.depth if node == found.node else fork, path, end, Kind.PROMPT_END)
         return found.depth
 
-    def _place(self, node: NodeId, tokens: Int32, depth: int, kind: Kind) -> NodeId:
-        """A checkpoint at `depth`, if it fits after evictions off the path. Returns where the path ends now."""
+    def _place(self, node: NodeId, start: int, tokens: Int32, depth: int, kind: Kind) -> NodeId:
+        """A checkpoint at `depth`, if it fits after evictions off the path to `node`, which ends at `start`. Returns
+        where the path ends now."""
         cache, span = self.cache, self.cache.shape.page_span
+        held = -1
         while True:
-            held = cache.match(self.scope, tokens[:depth], 0, self.step).kv // span
+            if held < 0 or held * span > start:  # what the path has beyond `node` may have been evicted
+                held = cache.match(self.scope, tokens[:depth], 0, self.step).kv // span
             need = max(0, depth // span - held)
             fit = cache.arena.fits(need, 1)
             if fit != Fit.NO:
@@ -105,7 +108,8 @@ class ArrivalReplay:
         `never_seen`; the rest is the tree's own account."""
         n, whole = len(prompt), len(path)
         if whole:
-            self.causes.update(self.cache.explain(self.scope, path, found, found.depth, end))
+            for cause, tokens in self.cache.explain(self.scope, path, found, found.depth, end).items():
+                self.causes[cause] += tokens
         self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
         self.causes["never_seen"] += n - max(whole, min(n, shown))
 
