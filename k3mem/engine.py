@@ -25,6 +25,8 @@ from k3mem.shape import Shape
 from k3mem.types import Int32
 
 INTS = ffi.typeof("int32_t[]")
+LEAST_ROOM = 256
+"""Output tokens for which a short prompt's buffer has room."""
 
 
 class Engine:
@@ -328,7 +330,8 @@ class Engine:
         """The prompt with media digests interned above the vocabulary, and the numbers of those that are new. Raises
         InvalidRequest."""
         prompt, vocab = request.prompt, self.shape.vocab_size
-        tokens = np.empty(len(prompt), np.int32)  # the caller may reuse its array while the request runs
+        room = min(request.max_new_tokens, max(len(prompt), LEAST_ROOM))  # of the output, as the job would make it
+        tokens = np.empty(len(prompt) + room, np.int32)[: len(prompt)]  # the caller may reuse its array meanwhile
         bad = lib.k3_tokens_copy(ffi.from_buffer(INTS, prompt), len(prompt), vocab, ffi.from_buffer(INTS, tokens))
         if bad >= 0:
             raise InvalidRequest(f"request {request.id!r}: token {int(prompt[bad])} at {bad} is outside 0..{vocab - 1}")

@@ -60,23 +60,24 @@ class ArrivalReplay:
         node = found.node
         fork = min(found.known, end) // self.grid * self.grid
         if found.depth < fork < end:
-            node = self._place(node, found.depth, path, fork, Kind.BRANCH)
+            node = self._place(node, path, fork, Kind.BRANCH)
         if end > found.depth:
-            self._place(node, found.depth if node == found.node else fork, path, end, Kind.PROMPT_END)
+            self._place(node, path, end, Kind.PROMPT_END)
         return found.depth
 
-    def _place(self, node: NodeId, start: int, tokens: Int32, depth: int, kind: Kind) -> NodeId:
-        """A checkpoint at `depth`, if it fits after evictions off the path to `node`, which ends at `start`. Returns
-        where the path ends now."""
+    def _place(self, node: NodeId, tokens: Int32, depth: int, kind: Kind) -> NodeId:
+        """A checkpoint at `depth`, if it fits after evictions off the path. Returns where the path ends now."""
         cache, span = self.cache, self.cache.shape.page_span
-        held = -1
+        held = start = -1
         while True:
-            if held < 0 or held * span > start:  # what the path has beyond `node` may have been evicted
+            if held * span > start or held < 0:  # what the path has beyond `node` may have been evicted
                 held = cache.match(self.scope, tokens[:depth], 0, self.step).kv // span
             need = max(0, depth // span - held)
             fit = cache.arena.fits(need, 1)
             if fit != Fit.NO:
                 break
+            if start < 0:
+                start = cache.tree.info(node).depth
             if not self._give_way(node):
                 self.skipped += 1
                 cache.tree.remember(node, tokens, depth)

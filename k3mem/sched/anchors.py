@@ -9,6 +9,7 @@ from k3mem.sched.job import Seated
 
 PRIORITY = (Kind.PROMPT_END, Kind.BRANCH, Kind.HINT, Kind.TURN, Kind.CHUNK_END, Kind.INTERVAL)
 """Targets are taken in this order when states are short; the earlier kind also names a depth with two reasons."""
+PLACE = {kind: place for place, kind in enumerate(PRIORITY)}
 
 
 def planned(core: Core, request: Request, target: int, found: Match) -> dict[int, Kind]:
@@ -39,14 +40,15 @@ def planned(core: Core, request: Request, target: int, found: Match) -> dict[int
 
 def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Kind]]:
     """Anchors that a row [start, end) can capture, by depth: what was planned, and the chunk's own end."""
-    wanted = {depth: kind for depth, kind in seat.anchors.items() if start < depth <= end}
-    if core.policy.chunk_ends and end < seat.target and end % core.grid == 0:
-        wanted.setdefault(end, Kind.CHUNK_END)
+    wanted = [(depth, kind) for depth, kind in seat.anchors.items() if start < depth <= end]
+    if core.policy.chunk_ends and end < seat.target and end % core.grid == 0 and end not in seat.anchors:
+        wanted.append((end, Kind.CHUNK_END))
     capture, chunk = core.capabilities.capture, core.shape.state_chunk
-    return sorted(
-        (depth, kind) for depth, kind in wanted.items()
-        if depth == end or capture == "any" or (capture == "grid" and (depth - start) % chunk == 0)
-    )
+    if capture != "any":
+        wanted = [(depth, kind) for depth, kind in wanted
+                  if depth == end or (capture == "grid" and (depth - start) % chunk == 0)]
+    wanted.sort()
+    return wanted
 
 
 def cut(core: Core, seat: Seated, start: int, end: int) -> int:

@@ -162,14 +162,15 @@ class Builder:
         if self.lane_pages or self.fresh:
             filled["lane_pages"] = _lane_pages(self.lane_pages, self.fresh)
         if self.zero_pages:
-            filled["zero_pages"] = np.concatenate(self.zero_pages)
+            pages = self.zero_pages
+            filled["zero_pages"] = np.concatenate(pages) if len(pages) > 1 else pages[0]
         if self.zero_states:
             filled["zero_states"] = np.array(self.zero_states, np.int32)
         if self.restores:
             filled["restores"] = np.array(self.restores, np.int32)
         if self.copies:
             filled["page_copies"] = np.array(self.copies, np.int32)
-        snapshots = [(s.row, s.depth, s.target) for s in self.snapshots]
+        snapshots = [(s.row, s.depth, s.target) for s in self.snapshots] if self.snapshots else []
         for i, row in enumerate(prefill, decode):
             for depth, target, _ in row.targets:
                 snapshots.append((i, depth, target))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from k3mem.sched.job import End, Seated
 from k3mem.types import Int32, UInt8
 
 LAST_DONE = int(max(Done))
+INT32, UINT8 = np.dtype(np.int32), np.dtype(np.uint8)
 LOUD = 255
 """In place of a row's `Done`: its lane needs a look, whatever the device says."""
 REASONS = {int(Done.STOP): "stop", int(Done.LENGTH): "length"}
@@ -91,7 +92,11 @@ def _own(flight: Flight, result: Result) -> tuple[Int32, UInt8, Int32]:
     if len(plan.snapshots) and not all(result.written[len(flight.snapshots) :].tolist()):
         raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
                         "executor")
-    return (np.array(result.accepted, np.int32), np.array(result.done, np.uint8), np.array(result.tokens, np.int32))
+    return _copy(result.accepted, INT32), _copy(result.done, UINT8), _copy(result.tokens, INT32)
+
+
+def _copy(array: Any, dtype: Any) -> Any:
+    return array.copy() if getattr(array, "dtype", None) == dtype and array.ndim == 1 else np.array(array, dtype)
 
 
 def _implausible(plan: Plan, result: Result) -> NoReturn:
