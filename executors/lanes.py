@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from k3mem.native import ffi, lib
 from k3mem.plan import Done, Plan, Seat
-from k3mem.types import Int32, Int64, UInt8
+from k3mem.types import Bool, Float64, Int32, Int64, UInt8
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -23,7 +24,11 @@ GENERATION, DEPTH, LAST, DONE, PROMPT, LIMIT, BASE, END, PLAIN_END = range(9)
 """Columns. BASE + p is the place in the pool of the script's token at position p, valid below END. PLAIN_END is END,
 or -1 for a lane with stop ids: it must go token by token."""
 
-INTS, LONGS, BYTES = (ffi.typeof(f"{name}[]") for name in ("int32_t", "int64_t", "uint8_t"))
+INTS, BYTES, DOUBLES = (ffi.typeof(f"{name}[]") for name in ("int32_t", "uint8_t", "double"))
+DTYPES = [*8 * [np.dtype(np.int32)], np.dtype(np.uint8), np.dtype(np.bool_)]
+"""Of a plan's arrays, as C reads them."""
+NOTHING = np.zeros(0, np.bool_)
+view = ffi.from_buffer
 EMPTY = -1
 """GENERATION of a lane without a tenant."""
 
@@ -36,15 +41,15 @@ class Lanes:
         self.stops: dict[int, frozenset[int]] = {}
         self._keys: UInt64 = np.zeros(lanes, np.uint64)
         self._vocab = np.uint64(vocab)
-        self._pool: Int32 = np.zeros(1024, np.int32)
         self._used = 0
         self._scripts: dict[int, tuple[int, int]] = {}
-        self._raw, self._rows, self._work = ffi.new("k3_sim *"), ffi.new("k3_sim_rows *"), ffi.new("k3_sim_work *")
+        self._raw, self._rows, self._out = ffi.new("k3_sim *"), ffi.new("k3_sim_rows *"), ffi.new("k3_sim_out *")
         self._stamp: Int64 = np.zeros(lanes, np.int64)
         self._kept: list[Any] = [ffi.from_buffer(array) for array in (self.table, self._stamp, self._keys)]
         raw, (table, stamp, keys) = self._raw, self._kept
         raw.table, raw.stamp = ffi.cast("int64_t *", table), ffi.cast("int64_t *", stamp)
         raw.keys, raw.lanes, raw.vocab = ffi.cast("uint64_t *", keys), lanes, vocab
+        self._hold(np.zeros(1024, np.int32))
         self.clear()
 
     def clear(self) -> None:
@@ -74,8 +79,7 @@ class Lanes:
         self.table[seat.lane] = (seat.generation, seat.depth, seat.last_token, seat.done, seat.prompt, seat.limit,
                                  at - seat.prompt, end, -1 if stops else end)
         s = seat.sampling
-        salt = struct.pack("<ddqq", s.temperature, s.top_p, s.top_k, s.seed)
-        self._keys[seat.lane] = int.from_bytes(hashlib.blake2b(seat.scope + salt, digest_size=8).digest(), "little")
+        self._keys[seat.lane] = _key(seat.scope, s.temperature, s.top_p, s.top_k, s.seed)
 
     def _store(self, lane: int, script: Int32) -> int:
         self._scripts.pop(lane, None)
@@ -100,7 +104,12 @@ class Lanes:
             row[END] += used - at
             row[PLAIN_END] = row[END] if row[PLAIN_END] >= 0 else -1
             used += length
-        self._pool, self._used = pool, used
+        self._hold(pool)
+        self._used = used
+
+    def _hold(self, pool: Int32) -> None:
+        self._pool: Int32 = pool
+        self._pool_at = self._raw.pool = view(INTS, pool)
 
     def tokens(self, lane: Int32, rows: Int64, position: Int64, before: Int64) -> Int64:
         """Tokens sampled at `position` after token `before`, [n]; `rows` are these lanes' rows of the table."""
@@ -154,32 +163,60 @@ class Lanes:
         self.table[lane] = rows
         return count, tokens, rows[:, DONE].astype(np.uint8)
 
-    def run(self, plan: Plan) -> Ran | None:
-        """All rows of a plan at once, in C, where every row is PREFILL or DECODE, fits its lane, and no lane has stop
-        ids; else None, with nothing changed. O(rows + tokens)."""
-        n = len(plan.kind)
-        arrays = (plan.lane, plan.generation, plan.start, plan.length, plan.token_offset, plan.tokens)
-        plain = [a.dtype == np.int32 and a.flags.c_contiguous for a in arrays]
-        plain += [a.itemsize == 1 and a.flags.c_contiguous for a in (plan.kind, plan.sample)]
-        if not all(plain) or [len(a) for a in (*arrays[:5], plan.sample)] != [n, n, n, n, n + 1, n]:
+    def run(self, plan: Plan, model: Any, start: float) -> Ran | None:
+        """A whole plan that begins at `start`, in C, where every row is PREFILL or DECODE, fits its lane, and no lane
+        has stop ids, and every snapshot can be taken; else None, with nothing changed. `model`: a `k3_sim_model`.
+        O(rows x steps + tokens + moves)."""
+        if (n := self._bind(plan)) < 0:
             return None
-        raw, rows, work = self._raw, self._rows, self._work
-        keep = [ffi.from_buffer(INTS, a) for a in arrays]
-        rows.lane, rows.generation, rows.start, rows.length, rows.offset, rows.tokens = keep
-        kind, sample = ffi.from_buffer(BYTES, plan.kind), ffi.from_buffer(BYTES, plan.sample)
-        pool = ffi.from_buffer(INTS, self._pool)
-        rows.kind, rows.sample, rows.n, rows.repeat, raw.pool = kind, sample, n, plan.repeat, pool
-        rows.n_tokens = len(plan.tokens)
-        total = lib.k3_sim_judge(raw, rows)
+        raw, rows = self._raw, self._rows
+        total = lib.k3_sim_judge(raw, model, rows)
         if total < 0:
             return None
-        accepted, tokens, done = np.empty(n, np.int32), np.empty(total, np.int32), np.empty(n, np.uint8)
-        depths = np.empty((2, n), np.int64)
-        at = ffi.from_buffer(LONGS, depths)
-        lib.k3_sim_run(raw, rows, ffi.from_buffer(INTS, accepted), ffi.from_buffer(BYTES, done), at, at + n,
-                       ffi.from_buffer(INTS, tokens), work)
-        return Ran(accepted, tokens, done, depths[0], depths[1], work.prefill_tokens, work.prefill_context,
-                   work.decode_rows, work.context_sum)
+        out, repeat = self._out, plan.repeat
+        words, done, times = np.empty(n + total, np.int32), np.empty(n, np.uint8), np.empty(repeat)
+        at, out.done, out.times = view(INTS, words), view(BYTES, done), view(DOUBLES, times)
+        out.accepted, out.tokens, written = at, at + n, NOTHING
+        if rows.n_snapshots:
+            written = np.empty(rows.n_snapshots, np.bool_)
+            out.written = view(BYTES, written)
+        lib.k3_sim_run(raw, model, rows, start, out)
+        return Ran(words[:n], words[n:], done, written, times)
+
+    def ahead(self, plan: Plan, model: Any, start: float, earlier: list[float], now: float, until: float,
+              limit: int) -> int | None:
+        """`SimExecutor.fast_forward`'s answer, in C, for rows as in `run` and no snapshots; else None. `earlier`: when
+        the first steps are planned. O(rows x answer)."""
+        if len(plan.snapshots) or self._bind(plan) < 0 or lib.k3_sim_judge(self._raw, model, self._rows) < 0:
+            return None
+        planned = ffi.new(DOUBLES, earlier)
+        return int(lib.k3_sim_ahead(self._raw, model, self._rows, start, planned, len(earlier), now, until, limit))
+
+    def _bind(self, plan: Plan) -> int:
+        """Show a plan, which lives on, to C. How many rows it has; -1 where its arrays are not what they should be.
+        O(1)."""
+        kind, lane, rows = plan.kind, plan.lane, self._rows
+        generation, start, length, sample = plan.generation, plan.start, plan.length, plan.sample
+        offset, tokens, moves, snapshots = plan.token_offset, plan.tokens, plan.moves, plan.snapshots
+        n = len(kind)
+        if [lane.dtype, generation.dtype, start.dtype, length.dtype, offset.dtype, tokens.dtype, moves.dtype,
+                snapshots.dtype, kind.dtype, sample.dtype] != DTYPES:
+            return -1
+        if not len(lane) == len(generation) == len(start) == len(length) == len(offset) - 1 == len(sample) == n:
+            return -1
+        try:
+            rows.lane, rows.generation, rows.start = view(INTS, lane), view(INTS, generation), view(INTS, start)
+            rows.length, rows.offset, rows.tokens = view(INTS, length), view(INTS, offset), view(INTS, tokens)
+            rows.kind, rows.sample = view(BYTES, kind), view(BYTES, sample)
+            if len(moves):
+                rows.moves = view(INTS, moves)
+            if len(snapshots):
+                rows.snapshots = view(INTS, snapshots)
+        except ValueError:  # not contiguous
+            return -1
+        rows.n, rows.n_tokens, rows.repeat, rows.n_moves = n, len(tokens), plan.repeat, len(moves)
+        rows.n_copies, rows.n_restores, rows.n_snapshots = len(plan.page_copies), len(plan.restores), len(snapshots)
+        return n
 
     def _decode_by_column(self, lane: Int32, rows: Int64, k: int) -> tuple[Int64, Int32]:
         count = np.zeros(len(rows), np.int64)
@@ -206,17 +243,20 @@ class Lanes:
 
 
 class Ran(NamedTuple):
-    """What rows brought and cost; see `SimExecutor`."""
+    """What came of a plan, as in `Result`."""
 
     accepted: Int32
     tokens: Int32
     done: UInt8
-    before: Int64
-    after: Int64
-    prefill_tokens: int
-    prefill_context: int
-    decode_rows: int
-    context_sum: int
+    written: Bool
+    times: Float64
+
+
+@lru_cache(1024)
+def _key(scope: bytes, temperature: float, top_p: float, top_k: int, seed: int) -> int:
+    """What hashed tokens of such a tenant depend on beside their place."""
+    salt = struct.pack("<ddqq", temperature, top_p, top_k, seed)
+    return int.from_bytes(hashlib.blake2b(scope + salt, digest_size=8).digest(), "little")
 
 
 def budget(rows: Int64, k: int) -> Int64:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from k3mem.executor import Capabilities, Layout, Ticket
 from k3mem.executors.cost import CostModel, nominal
-from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, LIMIT, PROMPT, Lanes, budget
+from k3mem.executors.lanes import DEPTH, DONE, GENERATION, LAST, LIMIT, PROMPT, Lanes, Ran, budget
+from k3mem.native import ffi, lib
 from k3mem.plan import PAGE, Done, Plan, Result, Row
+from k3mem.shape import Shape
 from k3mem.types import Bool, Float64, Int32, Int64, UInt8
 
 PREFILL, DECODE = int(Row.PREFILL), int(Row.DECODE)
@@ -39,6 +41,17 @@ class _Work:
     decode_rows: int = 0
     context_sum: int = 0
     verify_tokens: int = 0
+
+
+def _model(cost: CostModel, shape: Shape, capture: str) -> Any:
+    """A `k3_sim_model`."""
+    captures = {"any": lib.K3_SIM_ANY, "grid": lib.K3_SIM_GRID, "final": lib.K3_SIM_FINAL}
+    return ffi.new("k3_sim_model *", {
+        "cost": {name: getattr(cost, name) for name in ("base", "prefill_token", "prefill_context", "row", "context",
+                                                        "idle", "copy_bytes_per_us")},
+        "page_bytes": shape.page_bytes, "state_bytes": shape.state_bytes, "chunk": shape.state_chunk,
+        "capture": captures[capture],
+    })
 
 
 class SimExecutor:
@@ -65,6 +78,8 @@ class SimExecutor:
         self._capabilities = Capabilities(capture=capture, verify=True, max_window=max_window, fast_forward=True)
         self._layout: Layout | None = None
         self._lanes = Lanes(0, 2)
+        self._model: Any = None
+        """What C knows of cost and capabilities."""
         self._flight: deque[Result] = deque()
         self._ends: deque[float] = deque(maxlen=HISTORY)
 
@@ -80,6 +95,7 @@ class SimExecutor:
         """Forget all lanes and steps in flight; the clock goes on."""
         self._layout = layout
         self._lanes = Lanes(layout.lanes, self._vocab or layout.shape.vocab_size)
+        self._model = _model(self.cost, layout.shape, self._capabilities.capture)
         self._flight.clear()
 
     # -- running
@@ -92,17 +108,22 @@ class SimExecutor:
             self._lanes.clear()
         for seat in plan.seats:
             self._lanes.seat(seat)
+        ran = self._lanes.run(plan, self._model, self._start()) or self._by_hand(plan)
+        self._ends.extend(ran.times[-HISTORY:].tolist())
+        result = Result(step=plan.step, lane=plan.lane, generation=plan.generation, accepted=ran.accepted,
+                        tokens=ran.tokens, done=ran.done, written=ran.written, times=ran.times)
+        self._flight.append(result)
+        return result
+
+    def _by_hand(self, plan: Plan) -> Ran:
+        """A plan that C does not run."""
         k = plan.repeat
         work = self._run(plan, k)
         copied = np.zeros(k, np.int64)
         copied[0] = self._copied(plan)
         written = self._snapshots(plan, work.before, work.after, copied)
         times = self._times(work, copied, k, None if k == 1 else _live(work.accepted, k))
-        self._ends.extend(times[-HISTORY:].tolist())
-        result = Result(step=plan.step, lane=plan.lane, generation=plan.generation, accepted=work.accepted,
-                        tokens=work.tokens, done=work.done, written=written, times=times)
-        self._flight.append(result)
-        return result
+        return Ran(work.accepted, work.tokens, work.done, written, times)
 
     def collect(self, ticket: Ticket) -> Result:
         """The clock reaches the end of the oldest step in flight, which `ticket` must be."""
@@ -139,35 +160,44 @@ class SimExecutor:
         watched = self._lanes.stops and not self._lanes.stops.keys().isdisjoint(plan.lane.tolist())
         if limit <= 1 or plan.seats or plan.resync or not len(plan.kind) or watched:
             return 1
+        ends = self._ends
+        known = [ends[i] for i in range(-min(len(ends), depth + 1), 0)]
+        planned = [self.now] * (depth + 1 - len(known)) + known
+        answer = self._lanes.ahead(plan, self._model, self._start(), planned, self.now, until, limit)
+        return self._ahead(plan, limit, until, planned) if answer is None else answer
+
+    def _ahead(self, plan: Plan, limit: int, until: float, planned: list[float]) -> int:
+        """The same for a plan that C does not look at."""
         rows = self._rows_of(plan, plan.lane, plan.generation)
-        earlier = np.array(list(self._ends)[-(depth + 1) :])
         k = min(limit, 128)
         while True:
-            moments = self._moments(plan, rows, k, earlier, depth)
+            moments = self._moments(plan, rows, k, planned)
             allowed = max(1, int(np.searchsorted(moments, until, side="left")))
             if allowed < k or k == limit:
                 return allowed
             k = min(limit, 8 * k)
 
-    def _moments(self, plan: Plan, rows: Int64, k: int, earlier: Float64, depth: int) -> Float64:
-        """When each of k repetitions is planned, ascending. `earlier`: ends of the last 1 + depth launched steps."""
+    def _moments(self, plan: Plan, rows: Int64, k: int, planned: list[float]) -> Float64:
+        """When each of k repetitions is planned, ascending. `planned`: when the first of them are."""
         count, before = budget(rows, k), rows[:, DEPTH]
         copied = np.zeros(k, np.int64)
         copied[0] = self._copied(plan)
         self._snapshots(plan, before, before + count, copied)
         work = _Work(count.astype(np.int32), np.zeros(0, np.int32), rows[:, DONE].astype(np.uint8), before,
                      before + count, decode_rows=len(rows), context_sum=int(before.sum()))
-        moments = np.full(depth + 1 + k, self.now)
-        moments[depth + 1 - len(earlier) : depth + 1] = earlier
-        moments[depth + 1 :] = self._times(work, copied, k, _live(count, k))
+        moments = np.array([*planned, *self._times(work, copied, k, _live(count, k))])
         np.maximum(moments, self.now, out=moments)
         return moments[:k]
 
     # -- time
 
+    def _start(self) -> float:
+        """When the next launched step begins."""
+        return max(self.now, self._ends[-1]) if self._ends else self.now
+
     def _times(self, work: _Work, copied: Int64, k: int, live: Int64 | None) -> Float64:
         """Ends of the k sub-steps."""
-        start = max(self.now, self._ends[-1]) if self._ends else self.now
+        start = self._start()
         if k > 1:
             return self.cost.decode_times(work.decode_rows, work.context_sum, k, start=start, live=live, copied=copied)
         took = self.cost.step_us(
@@ -223,9 +253,6 @@ class SimExecutor:
         return rows
 
     def _run(self, plan: Plan, k: int) -> _Work:
-        ran = self._lanes.run(plan)
-        if ran is not None:
-            return _Work(*ran)
         lanes = plan.lane.tolist()
         if len(set(lanes)) != len(lanes):
             raise RuntimeError(f"step {plan.step}: two rows of one lane")

@@ -315,10 +315,10 @@ def chunk_ends_first() -> Plant:
 
     def make(old: Any) -> Any:
         def add_targets(core: Core, b: Builder) -> None:
-            ours = anchors.PRIORITY
-            anchors.PRIORITY = ours[::-1]
+            ours = anchors.PLACE
+            anchors.PLACE = {kind: -place for kind, place in ours.items()}
             old(core, b)
-            anchors.PRIORITY = ours
+            anchors.PLACE = ours
         return add_targets
 
     return patched(prefill, "add_targets", make)

@@ -15,6 +15,7 @@ import numpy as np
 from k3mem.errors import Corrupted, Effect, ExecutorFailed, InvalidRequest, InvalidShape, StepFailed
 from k3mem.events import Event
 from k3mem.executor import Capabilities, Executor, Layout
+from k3mem.native import ffi, lib
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
 from k3mem.request import Hit, Output, Request, RequestId
@@ -23,6 +24,10 @@ from k3mem.sched.job import Job
 from k3mem.sched.scheduler import Scheduler
 from k3mem.shape import Shape
 from k3mem.types import Int32
+
+INTS = ffi.typeof("int32_t[]")
+LEAST_ROOM = 256
+"""Output tokens for which a short prompt's buffer has room."""
 
 
 class Engine:
@@ -118,13 +123,14 @@ class Engine:
     def step(self) -> Sequence[Output]:
         """Launch the next step, then commit the oldest once more than `steps_in_flight` are out (at once when
         nothing could be planned). Empty while the pipeline fills. Raises ExecutorFailed after repeated failures."""
+        core = self.scheduler.core
         plan = self.plan()
         if plan is not None:
             self.launch(plan)
-        flights = self.scheduler.core.flights
+        flights = core.flights
         if flights and (plan is None or len(flights) > self.policy.steps_in_flight):
             out = self._retire(flights[0])
-            if not (self._late or self.scheduler.core.outputs):
+            if not (self._late or core.outputs):
                 return out
             self._late += out
         return self.take_outputs()
@@ -337,11 +343,12 @@ class Engine:
     def _tokens(self, request: Request) -> tuple[Int32, dict[tuple[bytes, int], int]]:
         """The prompt with media digests interned above the vocabulary, and the numbers of those that are new. Raises
         InvalidRequest."""
-        tokens, vocab = request.prompt, self.shape.vocab_size
-        if int(tokens.min()) < 0 or int(tokens.max()) >= vocab:
-            bad = int(np.flatnonzero((tokens < 0) | (tokens >= vocab))[0])
-            raise InvalidRequest(f"request {request.id!r}: token {int(tokens[bad])} at {bad} is outside 0..{vocab - 1}")
-        tokens = tokens.copy()  # the caller may reuse its array while the request runs
+        prompt, vocab = request.prompt, self.shape.vocab_size
+        room = min(request.max_new_tokens, max(len(prompt), LEAST_ROOM))  # of the output, as the job would make it
+        tokens = np.empty(len(prompt) + room, np.int32)[: len(prompt)]  # the caller may reuse its array meanwhile
+        bad = lib.k3_tokens_copy(ffi.from_buffer(INTS, prompt), len(prompt), vocab, ffi.from_buffer(INTS, tokens))
+        if bad >= 0:
+            raise InvalidRequest(f"request {request.id!r}: token {int(prompt[bad])} at {bad} is outside 0..{vocab - 1}")
         fresh: dict[tuple[bytes, int], int] = {}
         for first, count, digest in request.media:
             key = (digest, count)
@@ -366,7 +373,7 @@ class _Latch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self.broken is None and isinstance(error, Corrupted):
+        if error is not None and self.broken is None and isinstance(error, Corrupted):
             self.broken = error
 
 

@@ -28,7 +28,8 @@ class EventLog:
     """The last `size` events. A checkpoint is recorded when the step that writes it has committed."""
 
     def __init__(self, size: int) -> None:
-        self._events: deque[Event] = deque(maxlen=size)
+        self._events: deque[tuple[int, str, int, Any, int, str]] = deque(maxlen=size)
+        """Fields of events: records are made for those who look."""
         self._unsure: deque[tuple[int, int, str]] = deque()
         """(stamp, depth, kind) of checkpoints whose step has not committed."""
         self.seq = 0
@@ -38,7 +39,7 @@ class EventLog:
 
     def add(self, kind: str, id: Any = None, depth: int = 0, detail: str = "") -> None:
         """Record an event. O(1)."""
-        self._events.append(Event(self.seq, kind, self.step, id, depth, detail))
+        self._events.append((self.seq, kind, self.step, id, depth, detail))
         self.seq += 1
 
     def checkpoint(self, stamp: int, depth: int, kind: str) -> None:
@@ -47,8 +48,9 @@ class EventLog:
 
     def committed(self, step: int) -> None:
         """Step `step` has committed. O(events that this makes sure)."""
-        while self._unsure and self._unsure[0][0] <= step:
-            _, depth, kind = self._unsure.popleft()
+        unsure = self._unsure
+        while unsure and unsure[0][0] <= step:
+            _, depth, kind = unsure.popleft()
             self.add("checkpoint", depth=depth, detail=kind)
 
     def failed(self, step: int) -> None:
@@ -57,6 +59,6 @@ class EventLog:
 
     def since(self, seq: int) -> list[Event]:
         """Events numbered `seq` and up that are still kept. O(those)."""
-        newest = list(islice(reversed(self._events), max(0, self.seq - seq)))
+        newest = [Event(*event) for event in islice(reversed(self._events), max(0, self.seq - seq))]
         newest.reverse()
         return newest

@@ -56,12 +56,10 @@ class Metrics:
 
     def mark(self) -> Callable[[], None]:
         """What takes back the counts of a plan that is cancelled; evictions and retractions stay. O(1)."""
-        names = ("skipped_snapshots", "takeovers", "followers", "peak_running")
-        before = [(name, getattr(self, name)) for name in names]
+        before = self.skipped_snapshots, self.takeovers, self.followers, self.peak_running
 
         def back() -> None:
-            for name, value in before:
-                setattr(self, name, value)
+            self.skipped_snapshots, self.takeovers, self.followers, self.peak_running = before
 
         return back
 

@@ -13,9 +13,9 @@ position, done flag) it names by lane, and the executor resolves it on the devic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, fields, make_dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -89,17 +89,17 @@ def _none(shape: tuple[int, ...], dtype: type[np.generic]) -> Any:
     """A field that is an empty array unless given: one read-only array for all plans."""
     empty = np.zeros(shape, dtype)
     empty.flags.writeable = False
-    return field(default_factory=lambda: empty)
+    return empty
 
 
 def _i32(*shape: int) -> Any:
     return _none(shape, np.int32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Everything one step does. Arrays are int32 unless said otherwise; an empty phase is an empty array."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     step: int
     """Number of this step, from 1, without gaps over launched steps; the stamp of all it writes."""
     repeat: int = 1
@@ -161,10 +161,10 @@ class Plan:
         return not (len(self.kind) or len(self.moves))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
+class Result(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What came of a plan. Rows stand in the plan's order and are keyed by (lane, generation)."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     step: int
     lane: Int32
     generation: Int32
@@ -181,7 +181,8 @@ class Result:
     """[repeat] end of each (sub-)step on the executor's clock, seconds; empty where the executor keeps no clock."""
 
 
-_ARRAYS = (np.ndarray,)
+for _class in (Plan, Result):  # `dataclasses.fields` and `replace` take them too
+    _class.__dataclass_fields__ = {f.name: f for f in fields(make_dataclass("_", _class.__struct_fields__))}
 
 
 def _enc(obj: Any) -> Any:

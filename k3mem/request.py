@@ -26,6 +26,8 @@ meanwhile overruns. One that raises, or returns anything else, ends its request 
 MOST_PRIORITY = 1 << 62
 """Priorities stand in 64 bits."""
 
+PLAIN = Sampling()
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
@@ -38,7 +40,7 @@ class Request:
     id: RequestId
     prompt: Int32
     max_new_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = PLAIN
     stop: HostStop | None = None
     priority: int = 0
     """Higher goes first and is retracted last."""
@@ -57,35 +59,44 @@ class Request:
     media: Sequence[tuple[int, int, bytes]] = ()
     """(first position, tokens, digest) of media placeholders: the digest stands there in the cache's key."""
 
-    def __init__(self, id: RequestId, prompt: Sequence[int] | Int32, max_new_tokens: int, **options: Any) -> None:
-        self.id = id
+    def __init__(self, id: RequestId, prompt: Sequence[int] | Int32, max_new_tokens: int, *,
+                 sampling: Sampling = PLAIN, stop: HostStop | None = None, priority: int = 0,
+                 deadline: float | None = None, session: Hashable = None, parent_session: Hashable = None,
+                 salt: str | bytes = "", adapter: str = "", adapter_version: str = "", turn_starts: Sequence[int] = (),
+                 hints: Sequence[int] = (), media: Sequence[tuple[int, int, bytes]] = (), **unknown: Any) -> None:
         who = f"request {id!r}"
-        self.prompt = as_tokens(prompt, who)
-        for name in _OPTIONS:
-            setattr(self, name, options.pop(name, _OPTIONS[name]))
-        if options:
-            raise InvalidRequest(f"{who}: unknown option {sorted(options)[0]!r}; known: {sorted(_OPTIONS)}")
+        if unknown:
+            raise InvalidRequest(f"{who}: unknown option {sorted(unknown)[0]!r}; known: {sorted(_OPTIONS)}")
+        self.id, self.prompt = id, as_tokens(prompt, who)
+        self.sampling, self.stop, self.session, self.parent_session = sampling, stop, session, parent_session
+        self.salt, self.adapter, self.adapter_version = salt, adapter, adapter_version
         self.max_new_tokens = _whole(max_new_tokens, f"{who}: max_new_tokens")
         if self.max_new_tokens < 1:
             raise InvalidRequest(f"{who}: max_new_tokens must be an integer >= 1, got {max_new_tokens!r}")
-        self.priority = _whole(self.priority, f"{who}: priority")
+        self.priority = _whole(priority, f"{who}: priority")
         if abs(self.priority) >= MOST_PRIORITY:
             raise InvalidRequest(f"{who}: priority must lie within +-{MOST_PRIORITY - 1}, got {self.priority}")
-        self.deadline = _moment(self.deadline, who)
+        self.deadline = None if deadline is None else _moment(deadline, who)
         _hashable(self, who)
-        _scope_parts(self, who)
-        if not isinstance(self.sampling, Sampling):
-            raise InvalidRequest(f"{who}: sampling must be a k3mem.Sampling, got {type(self.sampling).__name__}")
-        if self.stop is not None and not callable(self.stop):
+        if not (type(salt) is type(adapter) is type(adapter_version) is str) or salt or adapter or adapter_version:
+            _scope_parts(self, who)
+        if not isinstance(sampling, Sampling):
+            raise InvalidRequest(f"{who}: sampling must be a k3mem.Sampling, got {type(sampling).__name__}")
+        if stop is not None and not callable(stop):
             raise InvalidRequest(f"{who}: stop must be a function of the output tokens; stop ids go into Sampling")
-        for name in ("turn_starts", "hints"):
-            setattr(self, name, _offsets(getattr(self, name), len(self.prompt), f"{who}: {name}"))
-        self.media = _media(self.media, len(self.prompt), who)
+        most = len(self.prompt)
+        self.turn_starts = _offsets(turn_starts, most, f"{who}: turn_starts")
+        self.hints = _offsets(hints, most, f"{who}: hints")
+        self.media = _media(media, most, who)
 
     def copy(self) -> Request:
         """Another one like it, checked again: fields may have been assigned since. The prompt's array is shared.
         Raises InvalidRequest."""
-        return Request(self.id, self.prompt, self.max_new_tokens, **{name: getattr(self, name) for name in _OPTIONS})
+        return Request(
+            self.id, self.prompt, self.max_new_tokens, sampling=self.sampling, stop=self.stop, priority=self.priority,
+            deadline=self.deadline, session=self.session, parent_session=self.parent_session, salt=self.salt,
+            adapter=self.adapter, adapter_version=self.adapter_version, turn_starts=self.turn_starts, hints=self.hints,
+            media=self.media)
 
     @property
     def scope(self) -> tuple[str | bytes, str, str]:
@@ -93,10 +104,8 @@ class Request:
         return (self.salt, self.adapter, self.adapter_version)
 
 
-_OPTIONS: dict[str, Any] = {
-    "sampling": Sampling(), "stop": None, "priority": 0, "deadline": None, "session": None, "parent_session": None,
-    "salt": "", "adapter": "", "adapter_version": "", "turn_starts": (), "hints": (), "media": (),
-}
+_OPTIONS = ("sampling", "stop", "priority", "deadline", "session", "parent_session", "salt", "adapter",
+            "adapter_version", "turn_starts", "hints", "media")
 
 
 def _whole(value: Any, what: str) -> int:
@@ -115,11 +124,14 @@ def _moment(value: Any, who: str) -> float | None:
 
 
 def _hashable(request: Request, who: str) -> None:
-    for name in ("id", "session", "parent_session"):
-        try:
-            hash(getattr(request, name))
-        except TypeError:
-            raise InvalidRequest(f"{who}: {name} must be hashable (a string, a number, a tuple of them)") from None
+    try:
+        hash((request.id, request.session, request.parent_session))
+    except TypeError:
+        for name in ("id", "session", "parent_session"):
+            try:
+                hash(getattr(request, name))
+            except TypeError:
+                raise InvalidRequest(f"{who}: {name} must be hashable (a string, a number, a tuple of them)") from None
 
 
 def _scope_parts(request: Request, who: str) -> None:
@@ -134,6 +146,8 @@ def _scope_parts(request: Request, who: str) -> None:
 
 
 def _offsets(values: Any, most: int, what: str) -> tuple[int, ...]:
+    if type(values) is tuple and not values:
+        return ()
     try:
         out = tuple(operator.index(x) for x in values)
     except TypeError:
@@ -144,6 +158,8 @@ def _offsets(values: Any, most: int, what: str) -> tuple[int, ...]:
 
 
 def _media(values: Any, most: int, who: str) -> tuple[tuple[int, int, bytes], ...]:
+    if type(values) is tuple and not values:
+        return ()
     out = []
     try:
         for first, count, digest in values:
@@ -160,6 +176,8 @@ def _media(values: Any, most: int, who: str) -> tuple[tuple[int, int, bytes], ..
 
 def as_tokens(tokens: Sequence[int] | Int32, who: str) -> Int32:
     """A private-safe contiguous int32 view or copy of `tokens`. O(n). Raises InvalidRequest naming `who`."""
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1 and tokens.size:
+        return np.ascontiguousarray(tokens)
     try:
         array = np.asarray(tokens)
         if array.size and array.dtype.kind not in "iu":

@@ -31,7 +31,8 @@ def declarations() -> str:
 
 def flags() -> list[str]:
     common = ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fno-strict-aliasing",
-              "-fvisibility=hidden"]  # else a name of ours may turn out to be one of libc's
+              "-fvisibility=hidden",  # else a name of ours may turn out to be one of libc's
+              "-ffp-contract=off"]  # the sim's times are those of the cost model, bit for bit
     if MUTANTS:
         common.append("-DK3_MUTANTS")
     if os.environ.get("K3MEM_SANITIZE"):

@@ -6,15 +6,31 @@ static int64_t max64(int64_t x, int64_t y) { return x > y ? x : y; }
 
 static int64_t tokens_of(const k3_lane_rows *r, int64_t i) { return (r->window ? r->window[i] : 1) * r->steps; }
 
-int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start) {
+int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start, int *covered) {
   int64_t n = 0;
+  *covered = 1;
   for (int64_t lane = 0; lane < l->n; lane++) {
-    if (l->phase[lane] != K3_LANE_DECODE || l->launched[lane] + 1 >= l->limit[lane]) continue;
+    int64_t depth = l->launched[lane];
+    if (l->phase[lane] != K3_LANE_DECODE || depth + 1 >= l->limit[lane]) continue;
     if (idle && l->inflight[lane]) continue;
     out[n] = (int32_t)lane;
-    start[n++] = l->launched[lane];
+    start[n++] = (int32_t)depth;
+    *covered &= depth < l->covered[lane] && depth < l->touched[lane] * l->span;
   }
   return n;
+}
+
+int64_t k3_lanes_uniform(const k3_lanes *l, const k3_lane_rows *r, int64_t running) {
+  int64_t most = INT64_MAX, decoding = 0;
+  for (int64_t lane = 0; lane < l->n; lane++) decoding += l->phase[lane] == K3_LANE_DECODE;
+  if (!r->n || r->window || decoding != r->n || running != r->n) return 0;
+  for (int64_t i = 0; i < r->n; i++) {
+    int32_t lane = r->lane[i];
+    int64_t left = (int64_t)l->limit[lane] - l->launched[lane] - 1;
+    if (l->watched[lane]) return 0;
+    if (left < most) most = left;
+  }
+  return most;
 }
 
 /* Whether row a goes before row b. */
@@ -74,6 +90,43 @@ int k3_lanes_give(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const 
   return K3_OK;
 }
 
+/* Shell sort, ascending. */
+static void sort(int64_t *key, int64_t n) {
+  int64_t gap = 1;
+  while (gap < n / 3) gap = 3 * gap + 1;
+  for (; gap; gap /= 3) {
+    for (int64_t i = gap; i < n; i++) {
+      int64_t one = key[i], at = i;
+      for (; at >= gap && key[at - gap] > one; at -= gap) key[at] = key[at - gap];
+      key[at] = one;
+    }
+  }
+}
+
+/* Steps before a row needs its next page. */
+static int64_t free_steps(const k3_lanes *l, const k3_lane_rows *r, int32_t row) {
+  return l->covered[r->lane[row]] - l->launched[r->lane[row]];
+}
+
+void k3_lanes_deal(const k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n,
+                   const int32_t *pages, int64_t *key, int32_t *dealt) {
+  /* In each round of `span` steps a row needs one page, always at the same step of it. */
+  int64_t total = 0, given = 0, *first = key + n; /* of each row's pages in `dealt` */
+  for (int64_t i = 0; i < n; i++) {
+    key[i] = (free_steps(l, r, row[i]) % l->span) << 32 | i;
+    first[i] = total;
+    total += need[i];
+  }
+  sort(key, n);
+  for (int64_t round = 0; given < total; round++) {
+    for (int64_t k = 0; k < n; k++) {
+      int64_t i = key[k] & INT32_MAX, nth = round - free_steps(l, r, row[i]) / l->span;
+      if (nth < 0 || nth >= need[i]) continue;
+      dealt[first[i] + nth] = pages[given++];
+    }
+  }
+}
+
 void k3_lanes_take(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     int32_t lane = r->lane[row[i]];
@@ -105,11 +158,11 @@ void k3_lanes_untouch(k3_lanes *l, const int32_t *fresh, int64_t n) {
   for (int64_t i = n - 1; i >= 0; i--) l->touched[fresh[3 * i]] = fresh[3 * i + 1];
 }
 
-int k3_lanes_launch(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int64_t n_all, int64_t step) {
+int k3_lanes_launch(k3_lanes *l, const k3_lane_rows *r, int64_t step) {
   int ends = 0;
-  for (int64_t i = 0; i < n_all; i++) {
-    l->inflight[all[i]]++;
-    l->last_step[all[i]] = step;
+  for (int64_t i = 0; i < r->n_all; i++) {
+    l->inflight[r->all[i]]++;
+    l->last_step[r->all[i]] = step;
   }
   for (int64_t i = 0; i < r->n; i++) {
     int32_t lane = r->lane[i];
@@ -119,29 +172,31 @@ int k3_lanes_launch(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int6
   return ends;
 }
 
-int k3_lanes_judge(const k3_lane_rows *r, int64_t n_all, const int32_t *accepted, const uint8_t *done,
-                   const uint8_t *sample, int64_t n_tokens, int last_done) {
+int k3_lanes_judge(const k3_lane_rows *r, const int32_t *accepted, const uint8_t *done, int64_t n_tokens,
+                   int last_done) {
   int64_t total = 0;
-  for (int64_t i = 0; i < n_all; i++) {
-    if (accepted[i] < 0 || accepted[i] > (i < r->n ? tokens_of(r, i) : sample[i]) || done[i] > last_done) return 0;
+  for (int64_t i = 0; i < r->n_all; i++) {
+    if (accepted[i] < 0 || accepted[i] > (i < r->n ? tokens_of(r, i) : r->sample[i]) || done[i] > last_done) return 0;
     total += accepted[i];
   }
   return total == n_tokens;
 }
 
-void k3_lanes_commit(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int64_t n_all, const int32_t *accepted,
-                     const uint8_t *done, const uint8_t *sample, const int32_t *tokens, int32_t *loud,
-                     k3_lane_booked *out) {
+int k3_lanes_commit(k3_lanes *l, const k3_lane_rows *r, const int32_t *accepted, const uint8_t *done,
+                    const int32_t *tokens, int64_t n_tokens, int last_done, int32_t *loud, k3_lane_booked *out) {
+  const int32_t *first = tokens;
+  if (!k3_lanes_judge(r, accepted, done, n_tokens, last_done)) return 0;
   *out = (k3_lane_booked){0, 0, 0};
-  for (int64_t i = 0; i < n_all; i++) {
-    int32_t lane = all[i], n = accepted[i];
+  for (int64_t i = 0; i < r->n_all; i++) {
+    int32_t lane = r->all[i], n = accepted[i];
     k3_list *text = &l->text[lane];
     l->inflight[lane]--;
     if (i < r->n) l->launched[r->lane[i]] -= (int32_t)(tokens_of(r, i) - n);
     if (!n) {
-      out->overruns += i < r->n || sample[i];
+      out->overruns += i < r->n || r->sample[i];
     } else if (done[i] || l->phase[lane] == K3_LANE_DRAIN || text->count + n > text->capacity) {
-      loud[out->n_loud++] = (int32_t)i;
+      loud[2 * out->n_loud] = (int32_t)i;
+      loud[2 * out->n_loud++ + 1] = (int32_t)(tokens + n - first);
     } else {
       memcpy(text->items + text->count, tokens, (size_t)n * sizeof *tokens);
       text->count += n;
@@ -149,4 +204,5 @@ void k3_lanes_commit(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int
     }
     tokens += n;
   }
+  return 1;
 }

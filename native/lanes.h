@@ -33,11 +33,12 @@ typedef struct {
   k3_list *held; /* its page list */
 } k3_lanes;
 
-/* Rows of a plan, decode and verify rows only: window[i] tokens in each of `steps` steps, from the lane's launched
- * depth on. window NULL: one token. */
+/* Rows of a plan. Decode and verify rows, n: window[i] tokens in each of `steps` steps, from the lane's launched depth
+ * on; window NULL: one token. Once the plan is launched, all rows, n_all, of which these are the first. */
 typedef struct {
-  const int32_t *lane, *window;
-  int64_t n, steps;
+  const int32_t *lane, *window, *all;
+  const uint8_t *sample;
+  int64_t n, steps, n_all;
 } k3_lane_rows;
 
 /* What those rows lack. */
@@ -55,15 +56,24 @@ typedef struct {
 } k3_lane_booked;
 
 /* Lanes that decode and may go on, in order, into out[n], and where their rows start into start[n]; how many. idle:
- * only those without a row in flight. O(lanes). */
-int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start);
+ * only those without a row in flight. covered: whether a row of one token each stays within pages that its lane has
+ * and writes to already. O(lanes). */
+int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start, int *covered);
+/* How many steps these rows of one token may go on for, up to where the first of them ends, if they are those of all
+ * lanes that decode, only such lanes run (`running` in all), and none of them is watched; else 0. O(lanes). */
+int64_t k3_lanes_uniform(const k3_lanes *l, const k3_lane_rows *r, int64_t running);
 /* Which rows lack pages: into row[n] and need[n] (pages), best ranks first. O(rows + lacking x log^2). */
 void k3_lanes_survey(const k3_lanes *l, const k3_lane_rows *r, int32_t *row, int32_t *need, k3_lane_needs *out);
 /* need[i] of the pages, in order, go to lane r->lane[row[i]], for each of n. K3_E_CORRUPT, nothing changed: a list is
  * full. O(pages). */
 int k3_lanes_give(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n,
                   const int32_t *pages);
-/* The way back. O(n). */
+/* Put the pages that rows of several steps lack, as surveyed, in order for `give`: page after page goes to the row that
+ * first needs one when steps run one by one, of equals to the better rank. key: scratch[2 n]. O(n log^2 n + rows x
+ * pages of one row). */
+void k3_lanes_deal(const k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n,
+                   const int32_t *pages, int64_t *key, int32_t *dealt);
+/* The way back from `give`. O(n). */
 void k3_lanes_take(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const int32_t *need, int64_t n);
 /* Rows write to pages for the first time: (lane, index, page) of each into fresh[n_fresh][3], and those that the row
  * does not overwrite whole into zero[n_fresh]; returns how many of these. Rows of one step write all of their window
@@ -72,19 +82,18 @@ void k3_lanes_take(k3_lanes *l, const k3_lane_rows *r, const int32_t *row, const
 int64_t k3_lanes_touch(k3_lanes *l, const k3_lane_rows *r, int32_t *fresh, int32_t *zero);
 /* The way back. O(n). */
 void k3_lanes_untouch(k3_lanes *l, const int32_t *fresh, int64_t n);
-/* A plan with lanes all[n_all], the first r->n of them these rows, is launched as steps up to `step`. Returns whether
- * the commit of one of these rows may end its lane: at its limit, or where the lane is watched. O(rows). */
-int k3_lanes_launch(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int64_t n_all, int64_t step);
-/* Whether a result is what these rows may bring: 0 <= accepted <= window x steps, or sample[i] beyond them, in all
+/* The plan of these rows is launched as steps up to `step`. Returns whether the commit of a decode or verify row may
+ * end its lane: at its limit, or where the lane is watched. O(rows). */
+int k3_lanes_launch(k3_lanes *l, const k3_lane_rows *r, int64_t step);
+/* Whether a result is what all rows may bring: 0 <= accepted <= window x steps, or sample[i] beyond them, in all
  * n_tokens; done <= last_done. O(rows). */
-int k3_lanes_judge(const k3_lane_rows *r, int64_t n_all, const int32_t *accepted, const uint8_t *done,
-                   const uint8_t *sample, int64_t n_tokens, int last_done);
+int k3_lanes_judge(const k3_lane_rows *r, const int32_t *accepted, const uint8_t *done, int64_t n_tokens,
+                   int last_done);
 /* Book a launched plan's result, row after row: the lane stands where it has really absorbed to, and gets its tokens.
- * Rows whose lane is done or drains, or whose text is full, get none: their numbers go to loud[n_all], for the caller.
- * O(rows + tokens). */
-void k3_lanes_commit(k3_lanes *l, const k3_lane_rows *r, const int32_t *all, int64_t n_all, const int32_t *accepted,
-                     const uint8_t *done, const uint8_t *sample, const int32_t *tokens, int32_t *loud,
-                     k3_lane_booked *out);
+ * Rows whose lane is done or drains, or whose text is full, get none: for the caller, loud[n_all][2] holds their
+ * numbers and where in `tokens` theirs end. 0, nothing changed: it does not pass k3_lanes_judge. O(rows + tokens). */
+int k3_lanes_commit(k3_lanes *l, const k3_lane_rows *r, const int32_t *accepted, const uint8_t *done,
+                    const int32_t *tokens, int64_t n_tokens, int last_done, int32_t *loud, k3_lane_booked *out);
 /* cffi: end */
 
 #endif

@@ -31,7 +31,8 @@ PAGE, STATE = 0, 1
 Ids = Int32 | Sequence[PageId] | Sequence[StateId] | Sequence[int]
 
 _KINDS = ("page", "state")
-_INTS = ffi.typeof("int32_t[]")
+_INTS, _VIEW = ffi.typeof("int32_t[]"), ffi.from_buffer
+NOW = int(lib.K3_FIT_NOW)
 _MAX_IDS = 2**31 - 1
 _MAX_CAPACITY = 2**61
 _MAX_DEMAND = 2**40
@@ -75,6 +76,7 @@ class Usage:
     frontier_states: int
 
 
+EMPTY, NO_ROWS = np.zeros(0, np.int32), np.zeros((0, 2), np.int32)
 _FITS = (Fit.NO, Fit.MOVES, Fit.NOW)
 """By their numbers."""
 _FEW = 16
@@ -149,6 +151,12 @@ class Arena:
         self._a = ffi.gc(a, lib.k3_arena_delete)
         self._kinds = (self._a.kind[PAGE], self._a.kind[STATE])
         self._count = ffi.new("int64_t *")
+        self._one = ffi.new("int32_t[2]")
+
+    @property
+    def raw(self) -> Any:
+        """The C arena, for whoever looks at its tables in C."""
+        return self._a
 
     # -- geometry
 
@@ -180,7 +188,9 @@ class Arena:
         NOW: own holes first, the rest in the gap. MOVES: once unleased frontier entries have moved into holes; the
         frontier of a kind falls at best to its occupied places, and not below a leased or pending place.
         """
-        return _FITS[lib.k3_arena_fits(self._a, *_demand(pages, states))]
+        if not (0 <= pages <= _MAX_DEMAND and 0 <= states <= _MAX_DEMAND):
+            pages, states = _demand(pages, states)
+        return _FITS[lib.k3_arena_fits(self._a, pages, states)]
 
     def room_pages(self, moves: bool = False) -> int:
         """How many pages alone could be had: now, or with `moves` after closing the states' holes. O(1)."""
@@ -196,11 +206,24 @@ class Arena:
         """All or nothing: ids of `pages` pages and `states` states, one reference each; None unless `fits` says NOW.
         Lowest places first. O(n). Raises MemoryError (nothing changed) when the host's tables cannot grow."""
         n_pages, n_states = _demand(pages, states)
-        if lib.k3_arena_fits(self._a, n_pages, n_states) != lib.K3_FIT_NOW:
+        if lib.k3_arena_fits(self._a, n_pages, n_states) != NOW:  # a demand beyond reason must not be made room for
             return None
-        out = np.empty(n_pages, np.int32), np.empty(n_states, np.int32)
-        self._ok(lib.k3_arena_alloc(self._a, n_pages, n_states, _ptr(out[0]), _ptr(out[1])), "alloc")
-        return out
+        page_ids = np.empty(n_pages, np.int32) if n_pages else EMPTY
+        state_ids = np.empty(n_states, np.int32) if n_states else EMPTY
+        status = lib.k3_arena_alloc(self._a, n_pages, n_states, _VIEW(_INTS, page_ids), _VIEW(_INTS, state_ids))
+        if status < 0:
+            self._ok(status, "alloc")
+        return page_ids, state_ids
+
+    def alloc_state(self) -> StateId | None:
+        """`alloc(0, 1)`. O(1)."""
+        one = self._one
+        if lib.k3_arena_fits(self._a, 0, 1) != NOW:
+            return None
+        status = lib.k3_arena_alloc(self._a, 0, 1, one, one)
+        if status < 0:
+            self._ok(status, "alloc")
+        return StateId(one[0])
 
     def free_pages(self, ids: Ids, after: int = 0) -> Int32:
         """Drop one reference of each; returns the ids that were their last. Their places are pending while `after`
@@ -211,6 +234,14 @@ class Arena:
     def free_states(self, ids: Ids, after: int = 0) -> Int32:
         """`free_pages` for states, which have one reference each."""
         return self._free(STATE, ids, after)
+
+    def free_state(self, id: StateId | int) -> None:
+        """`free_states` of one, at once. O(1) amortised."""
+        one = self._one
+        one[0] = id
+        status = lib.k3_arena_free(self._a, STATE, one, 1, 0, one + 1, self._count)
+        if status < 0:
+            self._ok(status, "free")
 
     def settle(self, step: int) -> None:
         """All steps up to `step` have committed: places pending on them are free. Earlier steps are ignored.
@@ -285,10 +316,7 @@ class Arena:
     def drain(self) -> tuple[Int32, Int32]:
         """(page table, state table), [n, 2] (id, place) of every live id whose place is new since the last drain,
         each once. The sinks never change, so they are not in it. O(changed)."""
-        out = tuple(np.empty((kind.n_dirty, 2), np.int32) for kind in self._kinds)
-        for kind, table in enumerate(out):
-            lib.k3_arena_drain(self._a, kind, _ptr(table))
-        return out[PAGE], out[STATE]
+        return self._drain(PAGE), self._drain(STATE)
 
     def redirty(self, pages: Ids, states: Ids) -> None:
         """Let the next `drain` name these again (a cancelled plan's table); ids freed meanwhile are skipped. O(n)."""
@@ -366,13 +394,21 @@ class Arena:
 
     # -- inside
 
+    def _drain(self, kind: int) -> Int32:
+        n = self._kinds[kind].n_dirty
+        if not n:
+            return NO_ROWS
+        table = np.empty((n, 2), np.int32)
+        lib.k3_arena_drain(self._a, kind, _VIEW(_INTS, table))
+        return table
+
     def _free(self, kind: int, ids: Ids, after: int) -> Int32:
         given = _ids(ids)
-        freed = np.empty(len(given), np.int32)
-        n = self._count
-        status = lib.k3_arena_free(self._a, kind, _ptr(given), len(given), after, _ptr(freed), n)
-        self._ok(status, "free")
-        return freed[: n[0]].copy()
+        freed, n = np.empty(len(given), np.int32), self._count
+        status = lib.k3_arena_free(self._a, kind, _VIEW(_INTS, given), len(given), after, _VIEW(_INTS, freed), n)
+        if status < 0:
+            self._ok(status, "free")
+        return freed[: n[0]]
 
     def _places(self, kind: int, ids: Ids) -> Int32:
         given = _ids(ids)

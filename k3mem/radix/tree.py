@@ -33,6 +33,7 @@ AGES = 32
 _KINDS = tuple(Kind)
 _NEW = ffi.new
 _VIEW = ffi.from_buffer
+_INTS = ffi.typeof("int32_t[]")
 _UNPACK = ffi.unpack
 """A struct of int32 words as one list, in the order of `tree.h`: a third of the time of its fields one by one."""
 
@@ -164,6 +165,9 @@ class Picker(Protocol):
         ...
 
 
+_NO_PAIRS = np.zeros((0, 2), np.int32)
+
+
 def _i32(values: Ints) -> Int32:
     return np.ascontiguousarray(values, np.int32)
 
@@ -235,7 +239,7 @@ class Tree:
         """
         out, array = self._match, _i32(tokens)
         rc = lib.k3_tree_match(
-            self._t, scope, _VIEW("int32_t[]", array), len(array),
+            self._t, scope, _VIEW(_INTS, array), len(array),
             len(array) if limit is None else limit, _MAX_STEP if before_step is None else before_step, out,
         )
         if rc < 0:
@@ -397,11 +401,11 @@ class Tree:
         if len(array) < end:
             raise ValueError(f"publish: {len(array)} tokens for end {end}")
         rc = lib.k3_tree_publish(
-            self._t, node, _VIEW("int32_t[]", array), end, _VIEW("int32_t[]", ids), len(ids), state, kind, stamp, out
+            self._t, node, _VIEW(_INTS, array), end, _VIEW(_INTS, ids), len(ids), state, kind, stamp, out
         )
         if rc < 0:
             self._fail(rc, f"publish at node {node}: end {end}, {len(ids)} pages, state {state}, stamp {stamp}")
-        replaced = self._pages_out(2 * out.n_replaced).reshape(-1, 2)
+        replaced = self._pages_out(2 * out.n_replaced).reshape(-1, 2) if out.n_replaced else _NO_PAIRS
         if self.picker is not None and state != NO_STATE:
             self.picker.used(out.node)
         return Published(out.node, bool(out.taken), out.adopted_from, replaced, out.shared_page)
@@ -514,7 +518,7 @@ class Tree:
 
     def _pages_out(self, n: int) -> Int32:
         if not n:
-            return np.empty(0, np.int32)
+            return _NO_PAIRS[:, 0]
         out = np.empty(n, np.int32)
         ffi.memmove(out, lib.k3_tree_out_pages(self._t), 4 * n)
         return out

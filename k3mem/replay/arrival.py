@@ -88,12 +88,16 @@ class ArrivalReplay:
     def _place(self, node: NodeId, tokens: Int32, depth: int, kind: Kind) -> NodeId:
         """A checkpoint at `depth`, if it fits after evictions off the path. Returns where the path ends now."""
         cache, span = self.cache, self.cache.shape.page_span
+        held = start = -1
         while True:
-            held = cache.match(self.scope, tokens[:depth], 0, self.step).kv // span
+            if held * span > start or held < 0:  # what the path has beyond `node` may have been evicted
+                held = cache.match(self.scope, tokens[:depth], 0, self.step).kv // span
             need = max(0, depth // span - held)
             fit = cache.arena.fits(need, 1)
             if fit != Fit.NO:
                 break
+            if start < 0:
+                start = cache.tree.info(node).depth
             if not self._give_way(node):
                 self.skipped += 1
                 cache.tree.remember(node, tokens, depth)
@@ -127,7 +131,8 @@ class ArrivalReplay:
         `never_seen`; the rest is the tree's own account."""
         n, whole = len(prompt), len(path)
         if whole:
-            self.causes.update(self.cache.explain(self.scope, path, found, found.depth, end))
+            for cause, tokens in self.cache.explain(self.scope, path, found, found.depth, end).items():
+                self.causes[cause] += tokens
         self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
         self.causes["never_seen"] += n - max(whole, min(n, shown))
 

@@ -77,20 +77,30 @@ class TimedReplay:
         """Note first tokens and ends. O(rows), what matters of it O(those)."""
         if isinstance(outputs, Outputs):
             rows = outputs.rows()
-            if self.silent and not self.silent.isdisjoint(rows.ids):
-                for id, count in zip(rows.ids.tolist(), rows.accepted.tolist(), strict=True):
-                    if count and id in self.silent:
-                        self.silent.remove(id)
+            silent = self.silent
+            if silent:
+                ids = rows.ids.tolist()
+                for id in silent.intersection(ids):
+                    if rows.accepted[ids.index(id)]:
+                        silent.remove(id)
                         self.times.on_first(id, rows.times[0])
-            outputs = [*rows.ends, *(out for out in rows.own.values() if out is not None)]
-        for out in outputs:
-            if out.id in self.silent:
-                assert out.first_time is not None
-                self.silent.remove(out.id)
-                self.times.on_first(out.id, out.first_time)
-            if out.finished:
-                assert out.last_time is not None
-                self._finish(self.turns.pop(out.id), out.last_time)
+            for out in rows.ends:
+                self._note(out)
+            for own in rows.own.values():
+                if own is not None:
+                    self._note(own)
+        else:
+            for out in outputs:
+                self._note(out)
+
+    def _note(self, out: Output) -> None:
+        if out.id in self.silent:
+            assert out.first_time is not None
+            self.silent.remove(out.id)
+            self.times.on_first(out.id, out.first_time)
+        if out.finished:
+            assert out.last_time is not None
+            self._finish(self.turns.pop(out.id), out.last_time)
 
     def _submit(self, start: float, turn: Turn) -> None:
         script = turn.reply()

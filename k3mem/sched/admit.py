@@ -125,15 +125,13 @@ def _from_nothing(core: Core, job: Job, found: Match) -> Match:
 
 def _reserve(core: Core, b: Builder, found: Match, need: int) -> tuple[Int32, StateId, bool] | None:
     """(pages, working state, taken over in place). The last resort for a state is the restore's own source."""
-    if room.make_room(core, b, need, 1, node=found.node):
-        got = room.take(core, b, need, 1)
-        return None if got is None else (got[0], StateId(int(got[1][0])), False)
+    got = room.take(core, b, need, 1, room.Evict.ALL, found.node)
+    if got is not None:
+        return got[0], StateId(int(got[1][0])), False
     tree = core.cache.tree
     if found.state == NO_STATE or tree.info(found.node).lock > 1:
         return None
-    if not room.make_room(core, b, need, 0, node=found.node):
-        return None
-    got = room.take(core, b, need, 0)
+    got = room.take(core, b, need, 0, room.Evict.ALL, found.node)
     if got is None:
         return None
     info = tree.info(found.node)
@@ -153,6 +151,7 @@ def _put_back(core: Core, node: NodeId, tokens: Int32, state: StateId, kind: Kin
 def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, state: StateId) -> Seated:
     span = core.span
     shared = found.depth // span
+    job.reserve(job.count + 1)  # its first tokens are booked with everybody's
     lane, count = core.lanes.take(), shared + len(pages)
     held = np.empty(-(-job.limit // span), np.int32)
     held[:shared] = core.cache.tree.pages(found.node)[:shared]
@@ -207,10 +206,12 @@ def _requeue(core: Core, job: Job, first: bool) -> None:
 def _count(core: Core, b: Builder, seat: Seated, found: Match, in_place: bool) -> None:
     """Counters of an admission, and what undoes them on cancel."""
     job, metrics = seat.job, core.metrics
-    kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
     first = job.hit is None
-    if first:
+    if job.hit is None:
         job.hit = hit_of(core, job.scope, job.tokens[: job.count], found)
+        kind = job.hit.kind
+    else:
+        kind = int(core.cache.tree.info(found.node).kind) if found.depth else -1
 
     def undo() -> None:
         if first:

@@ -9,12 +9,13 @@ from k3mem.sched.job import Seated
 
 PRIORITY = (Kind.PROMPT_END, Kind.BRANCH, Kind.HINT, Kind.TURN, Kind.CHUNK_END, Kind.INTERVAL)
 """Targets are taken in this order when states are short; the earlier kind also names a depth with two reasons."""
+PLACE = {kind: place for place, kind in enumerate(PRIORITY)}
 
 
 def planned(core: Core, request: Request, target: int, found: Match) -> dict[int, Kind]:
     """Depth -> kind of every anchor of a prompt of `target` tokens that resumes at `found.depth`. All on the grid,
     above the resume depth and below the prompt's end (its last token is computed, not cached)."""
-    grid, policy = core.shape.grid, core.policy
+    grid, policy = core.grid, core.policy
     depths: dict[int, Kind] = {}
 
     def add(depth: int, kind: Kind) -> None:
@@ -39,20 +40,21 @@ def planned(core: Core, request: Request, target: int, found: Match) -> dict[int
 
 def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Kind]]:
     """Anchors that a row [start, end) can capture, by depth: what was planned, and the chunk's own end."""
-    wanted = {depth: kind for depth, kind in seat.anchors.items() if start < depth <= end}
-    if core.policy.chunk_ends and end < seat.target and end % core.shape.grid == 0:
-        wanted.setdefault(end, Kind.CHUNK_END)
+    wanted = [(depth, kind) for depth, kind in seat.anchors.items() if start < depth <= end]
+    if core.policy.chunk_ends and end < seat.target and end % core.grid == 0 and end not in seat.anchors:
+        wanted.append((end, Kind.CHUNK_END))
     capture, chunk = core.capabilities.capture, core.shape.state_chunk
-    return sorted(
-        (depth, kind) for depth, kind in wanted.items()
-        if depth == end or capture == "any" or (capture == "grid" and (depth - start) % chunk == 0)
-    )
+    if capture != "any":
+        wanted = [(depth, kind) for depth, kind in wanted
+                  if depth == end or (capture == "grid" and (depth - start) % chunk == 0)]
+    wanted.sort()
+    return wanted
 
 
 def cut(core: Core, seat: Seated, start: int, end: int) -> int:
     """The row's end, drawn back where the executor could not capture an anchor otherwise."""
     if core.capabilities.capture == "grid" and start % core.shape.state_chunk:
-        grid = core.shape.grid
+        grid = core.grid
         return min(end, (start // grid + 1) * grid)
     if core.capabilities.capture == "final":
         return min((depth for depth in seat.anchors if start < depth < end), default=end)
@@ -61,7 +63,7 @@ def cut(core: Core, seat: Seated, start: int, end: int) -> int:
 
 def decode_anchor(core: Core, launched: int) -> int | None:
     """The next depth beyond `launched` at which decoding leaves a snapshot, or None."""
-    policy, grid = core.policy, core.shape.grid
+    policy, grid = core.policy, core.grid
     if not policy.caching:
         return None
     if policy.deterministic:

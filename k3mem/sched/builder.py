@@ -15,11 +15,41 @@ from k3mem.plan import Plan, Row, Seat
 from k3mem.radix import Kind
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Rows
-from k3mem.types import Int32, StateId
+from k3mem.types import Int32, StateId, UInt8
 
 EMPTY = np.zeros(0, np.int32)
 NOBODY = Rows(EMPTY)
 PREFILL, DECODE, VERIFY = int(Row.PREFILL), int(Row.DECODE), int(Row.VERIFY)
+
+
+class Alike:
+    """Read-only arrays of one value, of any length: views of one array. O(1)."""
+
+    def __init__(self, value: int, dtype: type[np.generic]) -> None:
+        self._value, self._array = value, np.full(256, value, dtype)
+        self._array.flags.writeable = False
+
+    def __call__(self, n: int) -> Any:
+        if n > len(self._array):
+            self._array = np.full(2 * n, self._value, self._array.dtype)
+            self._array.flags.writeable = False
+        return self._array[:n]
+
+
+class Counting:
+    """Read-only arrays first, first + 1, ..: views of one array. O(1)."""
+
+    def __init__(self) -> None:
+        self._array = np.arange(1024, dtype=np.int32)
+
+    def __call__(self, first: int, end: int) -> Int32:
+        if end > len(self._array):
+            self._array = np.arange(2 * end, dtype=np.int32)
+        return self._array[first:end]
+
+
+INDEX = Counting()
+ZEROS, ONES, TRUE, DECODES = Alike(0, np.int32), Alike(1, np.int32), Alike(1, np.bool_), Alike(DECODE, np.uint8)
 
 
 @dataclass(slots=True)
@@ -81,10 +111,10 @@ class Builder:
         self.journal: list[Callable[[], None]] = []
 
     def move(self, moves: Int32) -> None:
-        """Append one batch of moves, to run after all earlier ones."""
+        """Append one batch of moves, to run after all earlier ones; they are the plan's from now on."""
         if len(moves):
-            moves = moves.copy()
-            moves[:, 0] += self.batches
+            if self.batches:
+                moves[:, 0] += self.batches
             self.batches += 1
             self.moves.append(moves)
 
@@ -104,54 +134,69 @@ class Builder:
 
     def finish(self, generations: Int32, page_table: Int32, state_table: Int32, resync: bool) -> Plan:
         """The plan. O(its size)."""
-        decode, prefill = len(self.lanes), self.prefill
-        verify, n = bool(self.drafts), decode + len(self.prefill)
-        lane, start, length = self.lanes, self.starts, self.rows.windows()
-        kind, sample = np.full(n, DECODE, np.uint8), np.ones(n, np.bool_)
-        offsets, tokens = np.zeros(n + 1, np.int32), EMPTY
-        if verify:
-            kind[:decode][length > 1] = VERIFY
-        if prefill:
-            rows = np.empty((3, n), np.int32)
-            rows[0, :decode], rows[1, :decode], rows[2, :decode] = lane, start, length
-            rows[:, decode:] = np.array([(r.seat.lane, r.start, r.end - r.start) for r in prefill], np.int32).T
-            lane, start, length = rows
-            sample[decode:] = [r.samples for r in prefill]
-            kind[decode:] = PREFILL
-        if verify or prefill:
+        decode, prefill, rows = len(self.rows), self.prefill, self.rows
+        n = decode + len(prefill)
+        if not prefill and not self.drafts:
+            lane, start, length, generation = rows.lane, self.starts, ONES(n), generations.take(rows.lane)
+            kind, sample, offsets, tokens = DECODES(n), TRUE(n), ZEROS(n + 1), EMPTY
+        else:
+            lane, start, length, generation = words = np.empty((4, n), np.int32)
+            lane[:decode], start[:decode] = rows.lane, self.starts
+            length[:decode] = 1 if rows.window is None else rows.window
+            for i, row in enumerate(prefill, decode):
+                words[:3, i] = row.seat.lane, row.start, row.end - row.start
+            generations.take(lane, out=generation, mode="clip")
+            kind, sample, offsets = self._kinds(n), TRUE(n).copy(), np.zeros(n + 1, np.int32)
             pieces = [r.seat.job.tokens[r.start : r.end] for r in prefill]
-            if verify:
+            if self.drafts:
                 pieces = [*self.drafts, *pieces]
-                np.cumsum([len(p) for p in pieces], out=offsets[1:])
-            else:
-                np.cumsum(length[decode:], out=offsets[decode + 1 :])
-            tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0].copy()
+            at, first = 0, n - len(pieces)
+            for i, piece in enumerate(pieces, first):
+                at = offsets[i + 1] = at + len(piece)
+            for i, row in enumerate(prefill, decode):
+                sample[i] = row.samples
+            tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]  # a prompt stays as it is
         filled: dict[str, Any] = {}
         if self.moves:
-            filled["moves"] = np.concatenate(self.moves)
+            filled["moves"] = np.concatenate(self.moves) if len(self.moves) > 1 else self.moves[0]
         if self.lane_pages or self.fresh:
             filled["lane_pages"] = _lane_pages(self.lane_pages, self.fresh)
         if self.zero_pages:
-            filled["zero_pages"] = np.concatenate(self.zero_pages)
-        for name in ("zero_states", "restores"):
-            if entries := getattr(self, name):
-                filled[name] = np.array(entries, np.int32)
+            pages = self.zero_pages
+            filled["zero_pages"] = np.concatenate(pages) if len(pages) > 1 else pages[0]
+        if self.zero_states:
+            filled["zero_states"] = np.array(self.zero_states, np.int32)
+        if self.restores:
+            filled["restores"] = np.array(self.restores, np.int32)
         if self.copies:
             filled["page_copies"] = np.array(self.copies, np.int32)
-        snapshots = [(s.row, s.depth, s.target) for s in self.snapshots]
-        snapshots += [(decode + i, d, t) for i, r in enumerate(prefill) for d, t, _ in r.targets]
+        snapshots = [(s.row, s.depth, s.target) for s in self.snapshots] if self.snapshots else []
+        for i, row in enumerate(prefill, decode):
+            for depth, target, _ in row.targets:
+                snapshots.append((i, depth, target))
         if snapshots:
             filled["snapshots"] = np.array(snapshots, np.int32)
         return Plan(
             step=self.step, repeat=self.repeat, resync=resync, page_table=page_table, state_table=state_table,
-            seats=tuple(self.seats), kind=kind, lane=lane, generation=generations[lane], start=start, length=length,
+            seats=tuple(self.seats), kind=kind, lane=lane, generation=generation, start=start, length=length,
             sample=sample, token_offset=offsets, tokens=tokens, **filled,
         )
+
+    def _kinds(self, n: int) -> UInt8:
+        """[n] kinds of the rows, of which some are no plain DECODE rows."""
+        kind: UInt8 = DECODES(n).copy()
+        decode = len(self.rows)
+        if self.drafts:
+            kind[:decode][self.rows.windows() > 1] = VERIFY
+        kind[decode:] = PREFILL
+        return kind
 
 
 def _lane_pages(runs: list[tuple[int, int, Int32]], fresh: list[Int32]) -> Int32:
     """Rows (lane, index, page) of runs (lane, first index, pages), and what is rows already."""
-    total = sum(len(pages) for _, _, pages in runs)
+    total = 0
+    for _, _, pages in runs:
+        total += len(pages)
     if not total and len(fresh) == 1:
         return fresh[0]
     out = np.empty((total + sum(len(f) for f in fresh), 3), np.int32)
@@ -162,7 +207,7 @@ def _lane_pages(runs: list[tuple[int, int, Int32]], fresh: list[Int32]) -> Int32
             out[at] = lane, first, pages[0]
         else:
             out[at:end, 0] = lane
-            out[at:end, 1] = np.arange(first, first + len(pages))
+            out[at:end, 1] = INDEX(first, first + len(pages))
             out[at:end, 2] = pages
         at = end
     for rows in fresh:

@@ -24,6 +24,7 @@ ScopeKey = tuple["str | bytes", str, str]
 NONE = 0
 """The sink page: in a writer's page list, a page that only the tree has."""
 EMPTY = np.zeros(0, np.int32)
+NAMES = {kind: kind.name.lower() for kind in Kind}
 MAX_SCOPES_EXPLAINED = 64
 """A miss is blamed on another scope only among so many scopes; beyond, it counts as never seen."""
 
@@ -156,10 +157,10 @@ class Cache:
         if len(victim.pages):
             self.arena.free_pages(victim.pages)
         if victim.state != NO_STATE:
-            self.arena.free_states(np.array([victim.state], np.int32))
+            self.arena.free_state(victim.state)
             self.metrics.evicted += 1
             self.metrics.evicted_unused += victim.unused
-            self.log.add("evict", depth=victim.depth, detail=victim.kind.name.lower())
+            self.log.add("evict", depth=victim.depth, detail=NAMES[victim.kind])
         self.metrics.events["victim"] += 1
 
     def let_go(self, node: NodeId) -> None:
@@ -208,7 +209,7 @@ class Cache:
         if done.shared_page >= 0:
             self.arena.ref(done.shared_page)
         if done.taken:
-            name = kind.name.lower()
+            name = NAMES[kind]
             self.metrics.created[name] += 1
             self.log.checkpoint(stamp, end, name)
             self.metrics.events["donate"] += 1

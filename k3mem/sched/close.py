@@ -9,7 +9,7 @@ from k3mem.radix import Kind, Note
 from k3mem.sched.core import Core
 from k3mem.sched.job import End, Seated
 from k3mem.sched.lanes import Phase
-from k3mem.types import NO_STATE, StateId
+from k3mem.types import NO_STATE, Int32, StateId
 
 KINDS = {End.FINISH: Kind.ANSWER_END, End.RETRACT: Kind.RETRACT, End.ABORT: Kind.RETRACT}
 
@@ -62,7 +62,7 @@ def _publish_last(core: Core, seat: Seated, kind: Kind) -> None:
         if seat.extra.latest is not None:
             state, on_grid = seat.extra.donate()
             if not publish(core, seat, on_grid, state, kind, int(core.lanes.last_step[seat.lane])):
-                core.cache.arena.free_states(np.array([state], np.int32))
+                core.cache.arena.free_state(state)
         core.cache.tree.remember(seat.node, seat.job.tokens, depth)
         return
     if depth <= seat.node_depth and core.cache.tree.state(seat.node) != NO_STATE or depth == 0:
@@ -81,9 +81,15 @@ def publish(core: Core, seat: Seated, depth: int, state: StateId, kind: Kind, st
     seat.node, seat.node_depth = kept.node, depth
     seat.owned = max(seat.owned, depth // core.span)
     if len(kept.changed) and seat.end is None:
-        for index, page in zip(kept.changed.tolist(), kept.pages.tolist(), strict=True):
-            core.deltas.append((seat, index, np.array([page], np.int32)))
+        for first, pages in _runs(kept.changed.tolist(), kept.pages):
+            core.deltas.append((seat, first, pages))
     return kept.taken
+
+
+def _runs(index: list[int], pages: Int32) -> list[tuple[int, Int32]]:
+    """(first index, pages) of the runs in ascending indices."""
+    ends = [i for i in range(1, len(index)) if index[i] != index[i - 1] + 1]
+    return [(index[a], pages[a:b]) for a, b in zip([0, *ends], [*ends, len(index)], strict=True)]
 
 
 def release(core: Core, seat: Seated) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from k3mem.sched.job import End, Job, Seated
 from k3mem.types import Int32, UInt8
 
 LAST_DONE = int(max(Done))
+INT32, UINT8 = np.dtype(np.int32), np.dtype(np.uint8)
 LOUD = 255
 """In place of a row's `Done`: its lane needs a look, whatever the device says."""
 REASONS = {int(Done.STOP): "stop", int(Done.LENGTH): "length"}
@@ -39,36 +40,41 @@ def commit(core: Core, flight: Flight, result: Result) -> Outputs:
     """
     plan, lanes, metrics = flight.plan, core.lanes, core.metrics
     _same_step(plan, result)
-    accepted, done, tokens = _plausible(core, flight, result)
-    stops = _ask_stops(core, plan, result) if lanes.stoppers else {}
+    accepted, done, tokens = _own(flight, result)
+    stops, loud, last = {}, done, LAST_DONE
+    if lanes.stoppers:
+        if not lanes.judge(flight.rows, accepted, done, len(tokens), LAST_DONE):
+            _implausible(plan, result)
+        stops = _ask_stops(core, plan, result)
+        if stops:
+            loud, last = done.copy(), LOUD
+            loud[[lane in stops for lane in plan.lane.tolist()]] = LOUD
+    ids = lanes.ids.take(plan.lane)
+    booked = lanes.commit(flight.rows, accepted, loud, tokens, last)
+    if booked is None:
+        _implausible(plan, result)
     core.failures = 0
     ends, core.outputs = core.outputs, []
-    loud = done
-    if stops:
-        loud = done.copy()
-        loud[[lane in stops for lane in plan.lane.tolist()]] = LOUD
-    ids = lanes.ids[plan.lane]
-    booked = lanes.commit(flight.rows, plan.lane, accepted, loud, plan.sample, tokens)
     for prefill in flight.prefill:
         if not prefill.seat.job.ticket and core.policy.caching:
             _asked(core, prefill.seat.job)
     times = result.times.tolist()
     outputs = Outputs(ends, ids, accepted, tokens, times)
-    behind = np.cumsum(accepted) if booked.loud else accepted
-    for row in booked.loud:
-        lane, end = int(plan.lane[row]), int(behind[row])
+    for row, end in booked.loud:
+        lane = int(plan.lane[row])
         new = tokens[end - int(accepted[row]) : end]
         outputs.put(row, _book(core, lanes.seat(lane), new, int(done[row]), stops.get(lane), times))
     metrics.output_tokens += booked.quiet
     metrics.overruns += booked.overruns
-    if len(plan.snapshots):
+    if flight.snapshots:
         for snapshot, written in zip(flight.snapshots, result.written.tolist(), strict=False):
             _landed(core, flight, snapshot.seat, snapshot.depth, snapshot.target, written)
     if core.ending:
         for lane in [lane for lane in plan.lane.tolist() if lane in core.ending]:
             close.settle(core, lanes.seat(lane))
-    metrics.rows += len(plan.kind) * plan.repeat
-    metrics.events["row"] += len(plan.kind) * plan.repeat
+    rows = len(plan.kind) * plan.repeat
+    metrics.rows += rows
+    metrics.events["row"] += rows
     return outputs
 
 
@@ -87,23 +93,29 @@ def _same_step(plan: Plan, result: Result) -> None:
                         "generations differ; check the executor")
 
 
-def _plausible(core: Core, flight: Flight, result: Result) -> tuple[Int32, UInt8, Int32]:
-    """(accepted, done, tokens) of a result that has the plan's shape, and in which no row commits more than it may.
-    They are ours: the executor may use its arrays again. Nothing was booked yet. O(rows + tokens)."""
+def _own(flight: Flight, result: Result) -> tuple[Int32, UInt8, Int32]:
+    """(accepted, done, tokens) of a result that has the plan's shape. They are ours: the executor may use its arrays
+    again. O(rows + tokens)."""
     plan, n = flight.plan, len(flight.plan.kind)
     if len(result.accepted) != n or len(result.done) != n or len(result.written) != len(plan.snapshots):
         raise Corrupted(f"the result of step {result.step} has not one entry a row and a snapshot; check the executor")
-    accepted, done = np.array(result.accepted, np.int32), np.array(result.done, np.uint8)
-    if not core.lanes.judge(flight.rows, accepted, done, plan.sample, len(result.tokens), LAST_DONE):
-        if max(result.done.tolist(), default=0) > LAST_DONE:
-            raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` "
-                            "is; check the executor")
-        raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
-                        f"{result.accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
-    if len(result.written) and not result.written[plan.snapshots[:, 0] >= len(flight.rows)].all():
+    if len(plan.snapshots) and not all(result.written[len(flight.snapshots) :].tolist()):
         raise Corrupted(f"step {result.step} did not write a prefill snapshot; those are unconditional: check the "
                         "executor")
-    return accepted, done, np.array(result.tokens, np.int32)
+    return _copy(result.accepted, INT32), _copy(result.done, UINT8), _copy(result.tokens, INT32)
+
+
+def _copy(array: Any, dtype: Any) -> Any:
+    return array.copy() if getattr(array, "dtype", None) == dtype and array.ndim == 1 else np.array(array, dtype)
+
+
+def _implausible(plan: Plan, result: Result) -> NoReturn:
+    """A row commits more than it may, or the counts do not add up."""
+    if max(result.done.tolist(), default=0) > LAST_DONE:
+        raise Corrupted(f"the result of step {result.step} ends lanes with {result.done.tolist()}, which no `Done` "
+                        "is; check the executor")
+    raise Corrupted(f"the result of step {result.step} has {len(result.tokens)} tokens, accepted "
+                    f"{result.accepted.tolist()} of rows of {plan.length.tolist()} tokens; check the executor")
 
 
 def _ask_stops(core: Core, plan: Plan, result: Result) -> dict[int, Stop]:
@@ -164,9 +176,9 @@ def _landed(core: Core, flight: Flight, seat: Seated, depth: int, target: int, w
     core.metrics.events["snapshot"] += 1
     old = extra.landed()
     if old is not None:
-        core.cache.arena.free_states(np.array([old], np.int32))
+        core.cache.arena.free_state(old)
     if core.policy.deterministic:
         return
     state, depth = extra.donate()
     if depth <= seat.node_depth or not close.publish(core, seat, depth, state, Kind.INTERVAL, flight.plan.step):
-        core.cache.arena.free_states(np.array([state], np.int32))
+        core.cache.arena.free_state(state)

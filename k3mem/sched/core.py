@@ -8,8 +8,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from k3mem.executor import Capabilities, Ticket
 from k3mem.metrics import Metrics
 from k3mem.plan import Plan
@@ -17,13 +15,14 @@ from k3mem.policy import Policy
 from k3mem.request import Output
 from k3mem.sched.builder import Builder, PrefillRow, Snapshot
 from k3mem.sched.cache import Cache
+from k3mem.sched.flags import Flags
 from k3mem.sched.job import Job, Seated
 from k3mem.sched.lanes import Lanes, Rows
 from k3mem.sched.pins import Pins
 from k3mem.sched.queue import Queue
 from k3mem.sched.sessions import Sessions
 from k3mem.shape import Shape
-from k3mem.types import Bool, Int32
+from k3mem.types import Int32
 
 if TYPE_CHECKING:
     from k3mem.sched.forward import Forward
@@ -110,7 +109,7 @@ class Core:
     """The executor's fast-forward, where it has one."""
     until: float = math.inf
     """Plans may stand for steps planned before this moment: the next arrival that the caller knows of."""
-    reserved: tuple[Flags, Flags] = field(default_factory=lambda: (Flags(), Flags()))
+    reserved: tuple[Flags, Flags] = field(default_factory=Flags.of_both)
     """By kind and id: handed out, and no launched plan has written to it yet."""
     planned: float = 0.0
     """The time of the last plan."""
@@ -118,6 +117,14 @@ class Core:
     """Bytes that this plan may still move."""
     sessions: Sessions | None = None
     """Who is held back before the queue; None: nobody."""
+    metrics: Metrics = field(init=False)
+    span: int = field(init=False)
+    """Positions of one page."""
+    grid: int = field(init=False)
+    """The shape's."""
+
+    def __post_init__(self) -> None:
+        self.metrics, self.span, self.grid = self.cache.metrics, self.shape.page_span, self.shape.grid
 
     def forget(self, job: Job) -> None:
         """A job has ended, or is dropped: it waits nowhere and holds no lane."""
@@ -135,36 +142,3 @@ class Core:
         """The time that eviction goes by, in seconds: that of the last plan, so that a plan that stands for many steps
         leaves the same ages as single ones; the clock's where nothing is in flight."""
         return self.planned if self.flights else self.clock()
-
-    @property
-    def metrics(self) -> Metrics:
-        return self.cache.metrics
-
-    @property
-    def span(self) -> int:
-        """Positions of one page."""
-        return self.shape.page_span
-
-
-class Flags:
-    """A flag for every id; grows with the ids. O(1) an id."""
-
-    def __init__(self) -> None:
-        self._of = np.zeros(1024, np.bool_)
-
-    def set(self, ids: Int32, value: bool) -> None:
-        if not len(ids):
-            return
-        try:
-            self._of[ids] = value
-        except IndexError:
-            self._of = np.concatenate([self._of, np.zeros(int(ids.max()) + 1, np.bool_)])
-            self._of[ids] = value
-
-    def get(self, ids: Int32) -> Bool:
-        """[n] of them; False for ids that were never set."""
-        try:
-            found: Bool = self._of[ids]
-        except IndexError:
-            found = np.array([0 <= i < len(self._of) and self._of[i] for i in ids.tolist()], np.bool_)
-        return found

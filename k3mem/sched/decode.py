@@ -24,7 +24,7 @@ EMPTY = np.zeros(0, np.int32)
 def add_rows(core: Core, b: Builder) -> None:
     """Rows for every lane that decodes and may go on, best ranks first where the budget is short. O(lanes)."""
     lanes = core.lanes
-    chosen, starts = lanes.ready(core.drafter is not None)
+    chosen, starts, covered = lanes.ready(core.drafter is not None)
     if not len(chosen):
         return
     if len(chosen) > core.policy.token_budget:
@@ -35,15 +35,17 @@ def add_rows(core: Core, b: Builder) -> None:
     if drafts and not any(len(d) for d in drafts):
         drafts = []
     rows = Rows(chosen, np.array([1 + len(d) for d in drafts], np.int32) if drafts else None)
-    keep = _cover(core, b, rows)
+    keep = None if covered and not drafts else _cover(core, b, rows)
     if keep is not None:
         drafts = [d for d, k in zip(drafts, keep.tolist(), strict=True) if k] if drafts else drafts
         rows, starts = Rows(chosen[keep], None if rows.window is None else rows.window[keep]), starts[keep]
         needs = lanes.survey(rows)
         touch_rows(core, b, rows, needs)
     b.rows, b.starts = rows, starts
-    b.tokens += len(rows) + sum(len(d) for d in drafts)
-    b.drafts = drafts if any(len(d) for d in drafts) else []
+    b.tokens += len(rows)
+    if any(len(d) for d in drafts):
+        b.tokens += sum(len(d) for d in drafts)
+        b.drafts = drafts
 
 
 def _cover(core: Core, b: Builder, rows: Rows) -> Bool | None:

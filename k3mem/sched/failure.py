@@ -136,7 +136,7 @@ def _forget_damage(core: Core, seat: Seated, rows: Int32, states: Bool) -> None:
         core.reserved[PAGE].set(seat.pages[used : seat.touched], True)
         seat.touched = max(used, seat.owned)
     if seat.extra.latest is not None and states[seat.extra.latest]:
-        core.cache.arena.free_states(np.array([seat.extra.donate()[0]], np.int32))
+        core.cache.arena.free_state(seat.extra.donate()[0])
 
 
 def requeue(core: Core, seat: Seated) -> None:

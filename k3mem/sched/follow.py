@@ -94,7 +94,7 @@ def _unwait(job: Job) -> None:
 def _ahead(core: Core, b: Builder, leader: Seated, job: Job, tokens: Int32) -> int:
     """The deepest grid depth that both prompts pass in common, if the leader has still to pass it, else 0. O(what they
     share), once for each pair."""
-    grid, key = core.shape.grid, (int(leader.lane), leader.generation)
+    grid, key = core.grid, (int(leader.lane), leader.generation)
     depth = job.shared.get(key)
     if depth is None:
         if len(job.shared) >= MOST_SHARED:

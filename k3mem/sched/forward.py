@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from k3mem.plan import Plan, Row
+from k3mem.plan import Plan
 from k3mem.pool import Fit
 from k3mem.sched import decode, room
 from k3mem.sched.anchors import decode_anchor
-from k3mem.sched.builder import Builder
+from k3mem.sched.builder import DECODES, ONES, TRUE, ZEROS, Builder
 from k3mem.sched.core import Core
-from k3mem.sched.lanes import Needs, Phase, Rows
-from k3mem.types import Int32, Int64
+from k3mem.sched.lanes import Rows
 
 MOST = 1 << 14
 """Steps that one plan may stand for."""
@@ -31,8 +30,7 @@ def extend(core: Core, b: Builder) -> None:
     could be admitted, no lane that ends before the last of them, and pages for all without evicting or moving."""
     if core.forward is None or not _uniform(core, b):
         return
-    lanes, chosen = core.lanes, b.lanes
-    most = min(MOST, int((lanes.limit[chosen] - lanes.launched[chosen]).min()) - 1)
+    most = min(MOST, core.lanes.uniform(b.rows))
     if most <= 1:
         return
     until = core.until if core.sessions is None else min(core.until, core.sessions.next_change)
@@ -41,7 +39,7 @@ def extend(core: Core, b: Builder) -> None:
 
 
 def _uniform(core: Core, b: Builder) -> bool:
-    lanes = core.lanes
+    """Whether nobody but the rows of this plan has a say in the next ones."""
     if b.prefill or b.admitted or b.drafts or b.snapshots or not len(b.lanes) or core.drafter is not None:
         return False
     if core.policy.steps_in_flight > 1:  # a pipeline that runs dry is committed step by step, and joined in between
@@ -52,12 +50,7 @@ def _uniform(core: Core, b: Builder) -> bool:
         return False
     if core.queue and (not core.blocked or b.moves):  # moves may let the head of the queue in
         return False
-    if core.policy.eager and _has_holes(core):
-        return False
-    decoding = int(np.count_nonzero(lanes.phase == Phase.DECODE))
-    if decoding != len(b.lanes) or lanes.running != decoding:
-        return False
-    return not lanes.watched[b.lanes].any()
+    return not (core.policy.eager and _has_holes(core))
 
 
 def _has_holes(core: Core) -> bool:
@@ -68,17 +61,17 @@ def _has_holes(core: Core) -> bool:
 def _sketch(core: Core, b: Builder) -> Plan:
     """The plan as far as its time goes."""
     n = len(b.lanes)
+    filled: dict[str, Any] = {"moves": np.concatenate(b.moves)} if b.moves else {}
     return Plan(
-        step=b.step, moves=np.concatenate(b.moves) if b.moves else np.zeros((0, 4), np.int32),
-        kind=np.full(n, Row.DECODE, np.uint8), lane=b.lanes, generation=core.lanes.generation[b.lanes],
-        start=b.starts, length=b.rows.windows(), sample=np.ones(n, np.bool_), token_offset=np.zeros(n + 1, np.int32),
+        step=b.step, kind=DECODES(n), lane=b.lanes, generation=core.lanes.generation.take(b.lanes), start=b.starts,
+        length=ONES(n), sample=TRUE(n), token_offset=ZEROS(n + 1), **filled,
     )
 
 
 def _cover(core: Core, b: Builder, steps: int) -> int:
     """Pages for `steps` decode steps, taken in the order in which single steps would take them; fewer steps when
     they do not all fit as things stand. The plan's rows stand for so many steps then."""
-    lanes, span, arena = core.lanes, core.span, core.cache.arena
+    lanes, arena = core.lanes, core.cache.arena
     rows = Rows(b.lanes, steps=steps)
     needs = lanes.survey(rows)
     if needs.pages and arena.fits(needs.pages, 0) != Fit.NOW:
@@ -88,18 +81,7 @@ def _cover(core: Core, b: Builder, steps: int) -> int:
     if needs.pages:
         got = room.take(core, b, needs.pages, 0, room.Evict.NOTHING)
         assert got is not None
-        free = (lanes.covered[b.lanes] - lanes.launched[b.lanes])[needs.row]
-        decode.give_rows(core, b, rows, needs, got[0][_turns(needs, free, span)])
+        decode.give_rows(core, b, rows, needs, lanes.deal(rows, needs, got[0]))
     b.rows = rows
     decode.touch_rows(core, b, rows, needs)
     return steps
-
-
-def _turns(needs: Needs, free: Int32, span: int) -> Int64:
-    """Which of the pages each lane gets, lane after lane, when single steps would take them one by one: by the step
-    that needs a page, then by rank. `free`: steps until each lane needs its first one."""
-    rank = np.repeat(np.arange(len(needs.need)), needs.need)
-    nth = np.arange(len(rank)) - np.repeat(np.cumsum(needs.need) - needs.need, needs.need)
-    turns = np.empty(len(rank), np.int64)
-    turns[np.lexsort((rank, free[rank] + nth * span))] = np.arange(len(rank))
-    return turns

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from k3mem.native import ffi
 from k3mem.pool import ExtraBuffer
 from k3mem.radix import Kind
 from k3mem.request import Hit, Request
@@ -27,8 +28,7 @@ def listed(array: Int32, count: int) -> Int64:
 
 def address_of(array: Int32) -> int:
     """Where an array's items lie."""
-    at: int = array.__array_interface__["data"][0]
-    return at
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(array)))
 
 
 class End(IntEnum):
@@ -101,16 +101,22 @@ class Job:
         amortised."""
         return read_only(self.tokens[self.prompt : self._write(new)])
 
-    def _write(self, new: Int32) -> int:
-        """Put tokens beyond the known ones; where they end."""
-        end = self.count + len(new)
+    def reserve(self, end: int) -> None:
+        """Room for tokens up to `end`; the buffer doubles as needed. O(tokens) where it grows."""
         if end > len(self.tokens):
+            count = self.count
             grown = np.empty(min(max(end, 2 * len(self.tokens), 256), max(self.limit, end)), np.int32)
-            grown[: self.count] = self.tokens[: self.count]
+            grown[:count] = self.tokens[:count]
             self.tokens = grown
             self.at = address_of(grown)
             self.text[:COUNT] = self.at, len(grown)
-        self.tokens[self.count : end] = new
+
+    def _write(self, new: Int32) -> int:
+        """Put tokens beyond the known ones; where they end."""
+        count = self.count
+        end = count + len(new)
+        self.reserve(end)
+        self.tokens[count:end] = new
         return end
 
 

@@ -13,6 +13,7 @@ from k3mem.sched.job import COUNT, Rank, Seated
 from k3mem.types import Bool, Int32, Int64, Lane, UInt8
 
 INTS, BYTES = ffi.typeof("int32_t[]"), ffi.typeof("uint8_t[]")
+LONGS, FLAG = ffi.typeof("int64_t[]"), ffi.typeof("int *")
 ROWS, NEEDS, BOOKED = (ffi.typeof(f"k3_lane_{name} *") for name in ("rows", "needs", "booked"))
 
 
@@ -32,19 +33,23 @@ FREE, DRAIN = Phase.FREE, Phase.DRAIN
 class Rows:
     """Decode and verify rows of a plan: `lane` [n]; `window` [n] tokens in each of `steps` steps, None: one each."""
 
-    __slots__ = ("lane", "window", "steps", "raw", "_keep")
+    __slots__ = ("lane", "window", "steps", "raw", "_keep", "_all")
 
     def __init__(self, lane: Int32, window: Int32 | None = None, steps: int = 1) -> None:
         self.lane, self.window, self.steps = lane, window, steps
         raw = self.raw = ffi.new(ROWS)
         raw.n, raw.steps = len(lane), steps
-        at = ffi.from_buffer(INTS, lane)
-        raw.lane = at
-        self._keep = [at]
+        raw.lane = self._keep = ffi.from_buffer(INTS, lane)
         if window is not None:
             at = ffi.from_buffer(INTS, window)
             raw.window = at
-            self._keep.append(at)
+            self._keep = self._keep, at
+
+    def launched(self, lanes: Int32, sample: Bool) -> None:
+        """The plan's rows, of which these are the first: their lanes, and whether they bring tokens."""
+        raw = self.raw
+        self._all = lanes, sample = ffi.from_buffer(INTS, lanes), ffi.from_buffer(BYTES, sample)
+        raw.all, raw.sample, raw.n_all = lanes, sample, len(lanes)
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -52,6 +57,16 @@ class Rows:
     def windows(self) -> Int32:
         """[n] tokens of each row in one step."""
         return np.ones(len(self.lane), np.int32) if self.window is None else self.window
+
+
+class Ready(NamedTuple):
+    """Lanes that may have a decode row."""
+
+    lane: Int32
+    start: Int32
+    """Where their rows start."""
+    covered: bool
+    """One token more of each stays within pages that the lane has and writes to already."""
 
 
 class Needs(NamedTuple):
@@ -70,8 +85,9 @@ class Needs(NamedTuple):
 class Booked(NamedTuple):
     """What a commit did."""
 
-    loud: list[int]
-    """Rows with tokens that were left to the caller: the lane ends or drains, or its text is full."""
+    loud: list[tuple[int, int]]
+    """(row, where its tokens end) of rows with tokens that were left to the caller: the lane ends or drains, or its
+    text is full."""
     quiet: int
     """Tokens of all other rows: booked."""
     overruns: int
@@ -114,6 +130,10 @@ class Lanes:
         self.running = 0
         self._raw, self._keep = self._bind(span)
         self._needs, self._booked = ffi.new(NEEDS), ffi.new(BOOKED)
+        words = np.empty((2, count), np.int32)
+        self._scratch = words[0], words[1], ffi.from_buffer(INTS, words)
+        self._covered = ffi.new(FLAG)
+        self._loud = ffi.new(INTS, 2 * count)
 
     def _bind(self, span: int) -> tuple[Any, list[Any]]:
         raw = ffi.new("k3_lanes *")
@@ -213,12 +233,24 @@ class Lanes:
 
     # -- all rows of a plan at once
 
-    def ready(self, idle: bool) -> tuple[Int32, Int32]:
-        """Lanes that decode and may go on (`idle`: without a row in flight), and where their rows start. O(lanes)."""
-        out = np.empty((2, len(self.seats)), np.int32)
-        at = ffi.from_buffer(INTS, out)
-        n = lib.k3_lanes_ready(self._raw, idle, at, at + len(self.seats))
-        return out[0, :n], out[1, :n]
+    def ready(self, idle: bool) -> Ready:
+        """Lanes that decode and may go on (`idle`: without a row in flight). O(lanes)."""
+        n, (lane, start, at), covered = len(self.seats), self._scratch, self._covered
+        n = lib.k3_lanes_ready(self._raw, idle, at, at + n, covered)
+        return Ready(lane[:n].copy(), start[:n].copy(), bool(covered[0]))
+
+    def uniform(self, rows: Rows) -> int:
+        """How many steps these rows may go on for, up to where the first of them ends, if they are one token each of
+        all lanes that decode, nobody else runs, and none of them is watched; else 0. O(lanes)."""
+        return int(lib.k3_lanes_uniform(self._raw, rows.raw, self.running))
+
+    def deal(self, rows: Rows, needs: Needs, pages: Int32) -> Int32:
+        """The pages that rows of several steps lack, in the order in which `give` takes them, when single steps would
+        take them one by one: by the step that needs a page, then by rank. O(pages) for rows of a similar length."""
+        dealt, n = np.empty(len(pages), np.int32), len(needs.row)
+        lib.k3_lanes_deal(self._raw, rows.raw, ffi.from_buffer(INTS, needs.row), ffi.from_buffer(INTS, needs.need), n,
+                          ffi.from_buffer(INTS, pages), ffi.new(LONGS, 2 * n), ffi.from_buffer(INTS, dealt))
+        return dealt
 
     def survey(self, rows: Rows) -> Needs:
         """What rows lack. O(rows)."""
@@ -249,25 +281,27 @@ class Lanes:
         """Undo `touch`."""
         lib.k3_lanes_untouch(self._raw, ffi.from_buffer(INTS, fresh), len(fresh))
 
-    def launch(self, rows: Rows, lanes: Int32, step: int) -> bool:
-        """A plan with rows on `lanes`, first of all these, is on the stream, its last step being `step`. Whether the
-        commit of one of these may end its request: at its limit, or where only device or caller can tell. O(rows)."""
-        return bool(lib.k3_lanes_launch(self._raw, rows.raw, ffi.from_buffer(INTS, lanes), len(lanes), step))
+    def launch(self, rows: Rows, lanes: Int32, sample: Bool, step: int) -> bool:
+        """A plan with rows on `lanes`, first of all these, is on the stream, its last step being `step`. `sample`: rows
+        that bring tokens. Whether the commit of one of these may end its request: at its limit, or where only device
+        or caller can tell. O(rows)."""
+        rows.launched(lanes, sample)
+        return bool(lib.k3_lanes_launch(self._raw, rows.raw, step))
 
-    def judge(self, rows: Rows, accepted: Int32, done: UInt8, sample: Bool, tokens: int, last_done: int) -> bool:
-        """Whether these may be the counts of a result with so many tokens. O(rows)."""
-        return bool(lib.k3_lanes_judge(rows.raw, len(accepted), ffi.from_buffer(INTS, accepted),
-                                       ffi.from_buffer(BYTES, done), ffi.from_buffer(BYTES, sample), tokens, last_done))
+    def judge(self, rows: Rows, accepted: Int32, done: UInt8, tokens: int, last_done: int) -> bool:
+        """Whether these may be the counts of a launched plan's result with so many tokens. O(rows)."""
+        return bool(lib.k3_lanes_judge(rows.raw, ffi.from_buffer(INTS, accepted), ffi.from_buffer(BYTES, done), tokens,
+                                       last_done))
 
-    def commit(self, rows: Rows, lanes: Int32, accepted: Int32, done: UInt8, sample: Bool, tokens: Int32) -> Booked:
-        """Book a result that was judged: rows come down, tokens join their texts. `done`: 0 for lanes that go on.
-        O(rows + tokens)."""
-        loud, booked = np.empty(len(lanes), np.int32), self._booked
-        lib.k3_lanes_commit(self._raw, rows.raw, ffi.from_buffer(INTS, lanes), len(lanes),
-                            ffi.from_buffer(INTS, accepted), ffi.from_buffer(BYTES, done),
-                            ffi.from_buffer(BYTES, sample), ffi.from_buffer(INTS, tokens),
-                            ffi.from_buffer(INTS, loud), booked)
-        return Booked(loud[: booked.n_loud].tolist(), booked.quiet, booked.overruns)
+    def commit(self, rows: Rows, accepted: Int32, done: UInt8, tokens: Int32, last_done: int) -> Booked | None:
+        """Book a launched plan's result: rows come down, tokens join their texts. `done`: 0 for lanes that go on. None,
+        with nothing changed, where it fails `judge`. O(rows + tokens)."""
+        loud, booked = self._loud, self._booked
+        if not lib.k3_lanes_commit(self._raw, rows.raw, ffi.from_buffer(INTS, accepted), ffi.from_buffer(BYTES, done),
+                                   ffi.from_buffer(INTS, tokens), len(tokens), last_done, loud, booked):
+            return None
+        n = booked.n_loud
+        return Booked([(loud[i], loud[i + 1]) for i in range(0, 2 * n, 2)] if n else [], booked.quiet, booked.overruns)
 
     # -- checking
 
@@ -312,4 +346,4 @@ class Lanes:
             raise Corrupted(f"lanes.running = {self.running}, but {len(self.seats) - len(free)} lanes are taken")
 
 
-__all__ = ["Booked", "Lanes", "Needs", "Phase", "Rows"]
+__all__ = ["Booked", "Lanes", "Needs", "Phase", "Ready", "Rows"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from k3mem.executor import Ticket
 from k3mem.plan import Plan
 from k3mem.sched import close, moves
-from k3mem.sched.builder import Builder
+from k3mem.sched.builder import EMPTY, NOBODY, Builder
 from k3mem.sched.core import Core, Flight
-from k3mem.sched.lanes import Phase
-from k3mem.types import Int32
+from k3mem.sched.lanes import Phase, Rows
 
 
 def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
@@ -28,32 +25,26 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
         metrics.move_bytes += moves.bytes_of(core, plan.moves)
         metrics.events["move"] += len(plan.moves)
     moves.written(core, plan)
-    metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
-    ends = lanes.launch(b.rows, plan.lane, core.step)
-    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, _written(core, b), ends or _ends_lane(core, b))
+    if b.rows is NOBODY:  # shared by all plans that have none; a launched plan's know the others, too
+        b.rows = Rows(EMPTY)
+    ends = lanes.launch(b.rows, plan.lane, plan.sample, core.step) or core.drafter is not None
+    span, written = core.span, []
     for row in b.prefill:
-        lane = row.seat.lane
-        lanes.launched[lane] = row.seat.prefilled = row.end
-        if row.samples and row.seat.end is None:
-            lanes.phase[lane] = Phase.DECODE
+        seat = row.seat
+        start, end, lane = row.start, row.end, seat.lane
+        metrics.prefill_tokens += end - start
+        written.append((seat.pages[start // span : -(-end // span)].copy(), start % span))
+        lanes.launched[lane] = seat.prefilled = end
+        if end == seat.target:
+            ends = ends or end + 1 >= seat.job.limit or bool(lanes.watched[lane])
+            if seat.end is None:
+                lanes.phase[lane] = Phase.DECODE
+    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, written, ends)
     _count(core, b)
-    _publish(core, b, plan.step)
+    if b.prefill:
+        _publish(core, b, plan.step)
     core.flights.append(flight)
     return flight
-
-
-def _ends_lane(core: Core, b: Builder) -> bool:
-    """Whether the commit of a prefill row may end its request, or a drafter's lanes wait for this commit."""
-    lanes = core.lanes
-    return core.drafter is not None or any(
-        r.samples and (r.end + 1 >= lanes.limit[r.seat.lane] or bool(lanes.watched[r.seat.lane])) for r in b.prefill)
-
-
-def _written(core: Core, b: Builder) -> list[tuple[Int32, int]]:
-    span = core.span
-    return [
-        (r.seat.pages[r.start // span : -(-r.end // span)].copy(), r.start % span) for r in b.prefill
-    ]
 
 
 def _publish(core: Core, b: Builder, step: int) -> None:
@@ -63,9 +54,9 @@ def _publish(core: Core, b: Builder, step: int) -> None:
             core.metrics.events["snapshot"] += 1
             seat.anchors.pop(depth, None)
             if depth <= seat.node_depth or not close.publish(core, seat, depth, target, kind, step):
-                core.cache.arena.free_states(np.array([target], np.int32))
-        for depth in [d for d in seat.slots if d <= row.end]:
-            core.cache.arena.free_states(np.array([seat.slots.pop(depth)], np.int32))
+                core.cache.arena.free_state(target)
+        for depth in [d for d in seat.slots if d <= row.end] if seat.slots else ():
+            core.cache.arena.free_state(seat.slots.pop(depth))
 
 
 def _count(core: Core, b: Builder) -> None:
@@ -84,7 +75,8 @@ def _count(core: Core, b: Builder) -> None:
         metrics.requests += 1
         metrics.input_tokens += hit.input
         metrics.hit_tokens += hit.hit
-        metrics.causes.update(hit.causes)
+        for cause, tokens in hit.causes.items():
+            metrics.causes[cause] += tokens
         if kind >= 0:
             metrics.hits += 1
             metrics.consumed += 1

@@ -26,7 +26,10 @@ def add_rows(core: Core, b: Builder, least: int | None = None) -> None:
     `least`: only for ranks that start with it or with less (a priority, negated)."""
     if not b.prompts:
         return
-    for seat in sorted((s for s in b.prompts if least is None or s.rank[0] <= least), key=lambda s: s.rank):
+    seats = [s for s in b.prompts if least is None or s.rank[0] <= least]
+    if len(seats) > 1:
+        seats.sort(key=lambda s: s.rank)
+    for seat in seats:
         if seat.end is None and not add_chunk(core, b, seat):
             break
         b.prompts.remove(seat)
@@ -55,7 +58,7 @@ def _chunk_end(core: Core, b: Builder, seat: Seated, start: int) -> int:
     end = anchors.cut(core, seat, start, min(seat.target, start + left))
     if end == seat.target:
         return end
-    on_grid = end // core.shape.grid * core.shape.grid
+    on_grid = end // core.grid * core.grid
     if on_grid > start:
         return on_grid
     return end if left >= core.policy.token_budget else start
@@ -63,10 +66,10 @@ def _chunk_end(core: Core, b: Builder, seat: Seated, start: int) -> int:
 
 def add_targets(core: Core, b: Builder) -> None:
     """Targets for the anchors inside this plan's chunks, in order of kind. No room: skipped and counted."""
-    if not core.policy.caching:
+    if not b.prefill or not core.policy.caching:
         return
     wanted = [
-        (anchors.PRIORITY.index(kind), depth, kind, row)
+        (anchors.PLACE[kind], depth, kind, row)
         for row in b.prefill for depth, kind in anchors.inside(core, row.seat, row.start, row.end)
     ]
     for _, depth, kind, row in sorted(wanted, key=lambda w: w[:2]):
@@ -81,4 +84,5 @@ def add_targets(core: Core, b: Builder) -> None:
             continue
         row.targets.append((depth, target, kind))
     for row in b.prefill:
-        row.targets.sort(key=lambda t: t[0])
+        if len(row.targets) > 1:
+            row.targets.sort(key=lambda t: t[0])

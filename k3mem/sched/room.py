@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 
 from k3mem.pool import PAGE, STATE, Fit
 from k3mem.sched import moves
@@ -21,18 +22,20 @@ class Evict(IntEnum):
     """Whatever is not locked, in the policy's order."""
 
 
-def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL) -> tuple[Int32, Int32] | None:
-    """`pages` page ids and `states` state ids, or None: not now. What is taken returns on cancel.
+def take(core: Core, b: Builder, pages: int, states: int, evict: Evict = Evict.ALL,
+         node: NodeId = NO_NODE) -> tuple[Int32, Int32] | None:
+    """`pages` page ids and `states` state ids, or None: not now. What is taken returns on cancel. `node`: as for
+    `make_room`.
 
     Moves that help are planned even when they do not yet suffice (they are progress); bounded by the policy's move
     budget a step.
     """
-    if not make_room(core, b, pages, states, evict):
-        return None
     arena = core.cache.arena
     got = arena.alloc(pages, states)
     if got is None:
-        return None
+        got = arena.alloc(pages, states) if make_room(core, b, pages, states, evict, node=node) else None
+        if got is None:
+            return None
     page_ids, state_ids = got
     if pages:
         core.reserved[PAGE].set(page_ids, True)
@@ -70,11 +73,12 @@ def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> b
     """Whether a demand would not fit even if everything went that no running request needs: then nothing of the cache
     should go for it. What stays is bounded from below by the lanes' own pages and states, the checkpoints they stand
     on, and of the pages they share the longest path under each first page. O(lanes + rows + pages of `node`)."""
-    tree, shared = core.cache.tree, dict[int, int]()
-    cached = tree.counters()
-    free = (cached.checkpoints - cached.locks) * core.shape.state_bytes  # unlocked checkpoints alone, at the least
-    if core.policy.split is None and free >= pages * core.shape.page_bytes + states * core.shape.state_bytes:
-        return False
+    tree, arena, shared = core.cache.tree, core.cache.arena, dict[int, int]()
+    if core.policy.split is None:
+        cached = tree.counters()
+        free = (cached.checkpoints - cached.locks) * arena.state_bytes  # unlocked checkpoints alone, at the least
+        if free >= pages * arena.page_bytes + states * arena.state_bytes:
+            return False
     seats = core.lanes.taken()
     nodes = {seat.node for seat in seats}
     paths = [(seat.pages, seat.owned) for seat in seats]
@@ -96,6 +100,13 @@ def hopeless(core: Core, b: Builder, pages: int, states: int, node: NodeId) -> b
 
 
 def take_state(core: Core, b: Builder, evict: Evict) -> StateId | None:
-    """One state, or None."""
-    got = take(core, b, 0, 1, evict)
-    return None if got is None else StateId(int(got[1][0]))
+    """One state, or None. It returns on cancel."""
+    arena = core.cache.arena
+    state = arena.alloc_state()
+    if state is None:
+        state = arena.alloc_state() if make_room(core, b, 0, 1, evict) else None
+        if state is None:
+            return None
+    core.reserved[STATE].set_one(state, True)
+    b.journal.append(partial(arena.free_state, state))
+    return state

@@ -39,9 +39,9 @@ class Scheduler:
     # -- requests
 
     def submit(self, request: Request, tokens: Int32) -> None:
-        """Queue a request whose tokens (media interned) were checked; it and they are the engine's own from now on.
-        Raises InvalidRequest for an id in use, RequestTooLarge for one that could never run even alone; nothing has
-        changed then."""
+        """Queue a request whose tokens (media interned) were checked; it, they, and the array that they are the
+        beginning of (room for the output) are the engine's own from now on. Raises InvalidRequest for an id in use,
+        RequestTooLarge for one that could never run even alone; nothing has changed then."""
         core, shape = self.core, self.core.shape
         if request.id in core.jobs:
             raise InvalidRequest(f"request {request.id!r} is still in flight; use another id, or wait for its end")
@@ -55,7 +55,8 @@ class Scheduler:
             core.metrics.rejected += 1
             raise RequestTooLarge(f"request {request.id!r}: {limit} tokens need {pages} pages and a state, more than "
                                   f"the whole arena holds; shorten it or enlarge capacity_bytes")
-        job = Job(request, core.cache.scope(request.scope), core.serial, tokens, len(tokens), len(tokens), limit)
+        room = tokens if tokens.base is None else tokens.base
+        job = Job(request, core.cache.scope(request.scope), core.serial, room, len(tokens), len(tokens), limit)
         core.serial += 1
         core.timed |= request.deadline is not None
         core.priorities.add(request.priority)
@@ -127,7 +128,8 @@ class Scheduler:
         if core.resync:
             self._reseat(b)
         else:
-            b.lane_pages += [(s.lane, i, p) for s, i, p in core.deltas if core.lanes.seats[s.lane] is s]
+            seats = core.lanes.seats
+            b.lane_pages += [(s.lane, i, p) for s, i, p in core.deltas if seats[s.lane] is s] if core.deltas else ()
         try:
             self._fill(b)
         except Corrupted:
@@ -305,6 +307,8 @@ class Scheduler:
                 self.abort(job.request.id, "deadline")
 
     def _settle(self) -> None:
+        if not self.core.ending:
+            return
         for lane in list(self.core.ending):
             close.settle(self.core, self.core.lanes.seat(lane))
 

@@ -6,8 +6,6 @@ the partial page of the tail it resumed from, its extra buffer, and targets for 
 
 from __future__ import annotations
 
-import numpy as np
-
 from k3mem.sched.core import Core
 from k3mem.sched.job import Seated
 from k3mem.types import NO_STATE, StateId
@@ -57,4 +55,4 @@ def _drop_extra(core: Core, seat: Seated) -> bool:
 
 
 def _free(core: Core, state: StateId) -> None:
-    core.cache.arena.free_states(np.array([state], np.int32))
+    core.cache.arena.free_state(state)

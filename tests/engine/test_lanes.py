@@ -11,7 +11,7 @@ from k3mem.errors import Corrupted
 from k3mem.request import Request, Sampling
 from k3mem.sched.job import End, Job, Seated, listed
 from k3mem.sched.lanes import Lanes, Phase, Rows
-from k3mem.types import NO_NODE, Int32, ScopeId, StateId
+from k3mem.types import NO_NODE, Int32, Lane, ScopeId, StateId
 
 LANES = 12
 SEVERAL = range(30)
@@ -48,7 +48,7 @@ def grow(job: Job, count: int) -> None:
 
 def some_rows(lanes: Lanes, rng: random.Random) -> Rows:
     """Rows on all that may decode: of one token, of windows, or of several steps."""
-    chosen, _ = lanes.ready(False)
+    chosen = lanes.ready(False).lane
     left = (lanes.limit - lanes.launched - 1)[chosen]
     kind = rng.choice(("one", "windows", "steps"))
     if kind == "windows":
@@ -67,10 +67,12 @@ def test_ready_lanes_decode_and_have_a_token_left(seed: int) -> None:
     rng = random.Random(seed)
     lanes = table(rng, rng.choice((1, 4, 16)))
     for idle in (False, True):
-        chosen, starts = lanes.ready(idle)
+        chosen, starts, covered = lanes.ready(idle)
         want = [lane for lane in range(LANES) if lanes.phase[lane] == Phase.DECODE
                 and lanes.launched[lane] + 1 < lanes.limit[lane] and not (idle and lanes.inflight[lane])]
         assert chosen.tolist() == want and starts.tolist() == lanes.launched[want].tolist()
+        needs = lanes.survey(Rows(chosen))
+        assert covered == (not needs.pages and not needs.fresh)
 
 
 @pytest.mark.parametrize("seed", SEVERAL)
@@ -106,6 +108,44 @@ def test_rows_get_the_pages_that_they_lack_and_cancel_takes_all_back(seed: int) 
     assert words(lanes) == before
 
 
+@pytest.mark.parametrize("seed", SEVERAL)
+def test_pages_for_many_steps_are_dealt_as_single_steps_would_take_them(seed: int) -> None:
+    rng = random.Random(seed)
+    span = rng.choice((1, 4, 16))
+    lanes = table(rng, span)
+    rows = Rows(lanes.ready(False).lane, steps=rng.randint(1, 60))
+    lanes.launched[:] = np.minimum(lanes.launched, lanes.covered)
+    needs = lanes.survey(rows)
+    pages = np.arange(5000, 5000 + needs.pages, dtype=np.int32)
+    got: list[list[int]] = [[] for _ in needs.row]
+    covered, launched = lanes.covered[rows.lane].tolist(), lanes.launched[rows.lane].tolist()
+    left = pages.tolist()
+    for step in range(rows.steps):
+        for k, i in enumerate(needs.row.tolist()):
+            if launched[i] + step >= covered[i]:
+                covered[i] += span
+                got[k].append(left.pop(0))
+    assert not left and lanes.deal(rows, needs, pages).tolist() == [page for pages in got for page in pages]
+
+
+@pytest.mark.parametrize("seed", SEVERAL)
+def test_rows_are_uniform_up_to_the_first_end(seed: int) -> None:
+    rng = random.Random(seed)
+    lanes = table(rng, 4)
+    for lane in range(LANES):
+        if lanes.phase[lane] in (Phase.PREFILL, Phase.DRAIN) and rng.random() < 0.8:
+            lanes.leave(Lane(lane)) if lanes.seats[lane] is not None else None
+    if rng.random() < 0.8:
+        lanes.watched[:] = False
+    rows = Rows(lanes.ready(False).lane)
+    decodes = np.flatnonzero(lanes.phase == Phase.DECODE).tolist()
+    left = (lanes.limit - lanes.launched - 1)[rows.lane].tolist()
+    alone = decodes == rows.lane.tolist() and lanes.running == len(decodes) > 0
+    want = min(left) if alone and not lanes.watched[rows.lane].any() else 0
+    assert lanes.uniform(rows) == want
+    assert lanes.uniform(Rows(rows.lane, np.ones(len(rows), np.int32))) == 0
+
+
 def by_hand(lanes: Lanes, rows: Rows, touched: list[int], span: int) -> tuple[list[list[int]], list[int]]:
     """Pages that rows are the first to write, and those of them that no row overwrites whole."""
     fresh, zero = [], []
@@ -129,7 +169,7 @@ def test_a_launch_and_its_commit(seed: int) -> None:
     every = np.array([*rows.lane.tolist(), *others], np.int32)
     sample = np.array([True] * len(rows) + [rng.random() < 0.5 for _ in others], np.bool_)
     before, most = words(lanes), rows.windows() * rows.steps
-    ends = lanes.launch(rows, every, 99)
+    ends = lanes.launch(rows, every, sample, 99)
     after = lanes.launched[rows.lane]
     assert after.tolist() == [before[1][lane] + int(n) for lane, n in zip(rows.lane.tolist(), most, strict=True)]
     assert ends == bool(((lanes.limit[rows.lane] - after <= 1) | lanes.watched[rows.lane]).any())
@@ -142,14 +182,16 @@ def test_a_launch_and_its_commit(seed: int) -> None:
     tokens = np.arange(accepted.sum(), dtype=np.int32)
     texts = {lane: lanes.seat(lane).job.tokens[: lanes.seat(lane).job.count].tolist() for lane in every.tolist()}
     space = {lane: len(lanes.seat(lane).job.tokens) - lanes.seat(lane).job.count for lane in every.tolist()}
-    assert lanes.judge(rows, accepted, done, sample, len(tokens), 2)
-    booked = lanes.commit(rows, every, accepted, done, sample, tokens)
+    assert lanes.judge(rows, accepted, done, len(tokens), 2)
+    booked = lanes.commit(rows, accepted, done, tokens, 2)
     loud = [i for i, (lane, n) in enumerate(zip(every.tolist(), accepted.tolist(), strict=True))
             if n and (done[i] or lanes.phase[lane] == Phase.DRAIN or n > space[lane])]
     quiet = [i for i in range(len(every)) if accepted[i] and i not in loud]
-    assert booked.loud == loud and booked.quiet == sum(int(accepted[i]) for i in quiet)
-    assert booked.overruns == sum(not accepted[i] and bool(sample[i]) for i in range(len(every)))
     behind = np.cumsum(accepted)
+    assert booked is not None
+    assert booked.loud == [(i, behind[i]) for i in loud]
+    assert booked.quiet == sum(int(accepted[i]) for i in quiet)
+    assert booked.overruns == sum(not accepted[i] and bool(sample[i]) for i in range(len(every)))
     for i, lane in enumerate(every.tolist()):
         job = lanes.seat(lane).job
         new = tokens[behind[i] - accepted[i] : behind[i]].tolist() if i in quiet else []
@@ -166,7 +208,8 @@ def test_a_result_that_cannot_be_is_judged_so(spoil: str) -> None:
     n = len(rows)
     accepted, done = np.ones(n + 1, np.int32), np.zeros(n + 1, np.uint8)
     sample, tokens = np.ones(n + 1, np.bool_), n + 1
-    assert n > 2 and lanes.judge(rows, accepted, done, sample, tokens, 2)
+    rows.launched(np.append(rows.lane, np.int32(LANES - 1)), sample)
+    assert n > 2 and lanes.judge(rows, accepted, done, tokens, 2)
     if spoil == "negative":
         accepted[:2] = -1, 3
     elif spoil == "too many":
@@ -177,7 +220,9 @@ def test_a_result_that_cannot_be_is_judged_so(spoil: str) -> None:
         tokens += 1
     else:
         done[1] = 3
-    assert not lanes.judge(rows, accepted, done, sample, tokens, 2)
+    before = words(lanes)
+    assert not lanes.judge(rows, accepted, done, tokens, 2)
+    assert lanes.commit(rows, accepted, done, np.zeros(tokens, np.int32), 2) is None and words(lanes) == before
 
 
 def test_a_list_takes_no_more_pages_than_its_request_has() -> None:
@@ -196,6 +241,6 @@ def test_nothing_is_written_where_a_tenant_has_left() -> None:
     tokens = seat.job.tokens.copy()
     rows = Rows(np.array([seat.lane], np.int32))
     lanes.leave(seat.lane)
-    booked = lanes.commit(rows, rows.lane, np.ones(1, np.int32), np.zeros(1, np.uint8), np.ones(1, np.bool_),
-                          np.ones(1, np.int32))
-    assert booked.loud == [0] and (seat.job.tokens == tokens).all()
+    rows.launched(rows.lane, np.ones(1, np.bool_))
+    booked = lanes.commit(rows, np.ones(1, np.int32), np.zeros(1, np.uint8), np.ones(1, np.int32), 2)
+    assert booked is not None and booked.loud == [(0, 1)] and (seat.job.tokens == tokens).all()
