@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class ArrivalReplay:
         self.causes: Counter[str] = Counter()
         self.requests = self.input = self.hit = self.consumed = self.skipped = 0
 
-    def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Iterable[int] = ()
+    def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Collection[int] = ()
                 ) -> int:
         """Replay one prompt; its hit tokens. `shown`: leading tokens whose ids the trace shows (the rest was never
         seen whatever the cache does). `now`: seconds; None: a second a request. `forks`: depths at which the caller
@@ -72,12 +72,15 @@ class ArrivalReplay:
         self.input += n
         self.hit += found.depth
         node = found.node
-        places = {depth // self.grid * self.grid: Kind.HINT for depth in forks}
-        places[min(found.known, end) // self.grid * self.grid] = Kind.BRANCH
-        places[end] = Kind.PROMPT_END
-        for depth in sorted(places):
-            if found.depth < depth <= end:
+        fork = min(found.known, end) // self.grid * self.grid
+        places = {depth // self.grid * self.grid: Kind.HINT for depth in forks} if forks else {}
+        if fork < end:
+            places[fork] = Kind.BRANCH
+        for depth in sorted(places) if len(places) > 1 else places:
+            if found.depth < depth < end:
                 node = self._place(node, path, depth, places[depth])
+        if found.depth < end:
+            self._place(node, path, end, Kind.PROMPT_END)
         return found.depth
 
     def finished(self, left: list[tuple[NodeId, int]], ticket: int, note: int) -> None:

@@ -8,7 +8,7 @@ future need not be confined to those places: the distance from here to the bound
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from k3mem.policy import Policy
@@ -49,7 +49,7 @@ class BeladyReplay(ArrivalReplay):
         self._wanted = 0
         """Next use of the checkpoint that is being placed."""
 
-    def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Iterable[int] = ()
+    def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Collection[int] = ()
                 ) -> int:
         t = self.step
         self._fresh = []
