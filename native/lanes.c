@@ -15,7 +15,8 @@ int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start
     if (idle && l->inflight[lane]) continue;
     out[n] = (int32_t)lane;
     start[n++] = (int32_t)depth;
-    *covered &= depth < l->covered[lane] && depth < l->touched[lane] * l->span;
+    int64_t reach = (int64_t)(K3_MUTANT(K3_MUTANT_COVERED) ? INT32_MAX : l->touched[lane]) * l->span;
+    *covered &= depth < l->covered[lane] && depth < reach;
   }
   return n;
 }

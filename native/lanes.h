@@ -8,6 +8,13 @@
 #define K3_LANES_H
 #include "k3.h"
 
+/* Planted bugs of a step's passes (see k3.h). */
+enum {
+  K3_MUTANT_COVERED = 70,    /* a row may begin a page that its lane has, but that nobody handed to the device yet */
+  K3_MUTANT_STILL_NEW = 71,  /* of what a plan writes only the first entry counts as written: moves leave the rest */
+  K3_MUTANT_ALL_DEAD = 72,   /* with one entry that went meanwhile, its whole batch of moves is dropped */
+};
+
 /* cffi: begin */
 enum { K3_LANE_FREE = 0, K3_LANE_PREFILL = 1, K3_LANE_DECODE = 2, K3_LANE_DRAIN = 3 };
 
