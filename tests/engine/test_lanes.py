@@ -119,7 +119,8 @@ def test_rows_of_a_plan_stand_one_kind_behind_the_other(seed: int) -> None:
               for lane in np.flatnonzero(lanes.phase == Phase.PREFILL).tolist()]
     words, kind, sample = lanes.rows(Rows(chosen, window), starts, [x for chunk in chunks for x in chunk])
     lengths = [1] * len(chosen) if window is None else window.tolist()
-    want = [[lane, start, length] for lane, start, length in zip(chosen.tolist(), starts.tolist(), lengths, strict=True)]
+    rows = zip(chosen.tolist(), starts.tolist(), lengths, strict=True)
+    want = [[lane, start, length] for lane, start, length in rows]
     want += [[lane, start, end - start] for lane, start, end, _ in chunks]
     assert words[:3].T.tolist() == want and words[3].tolist() == lanes.generation[words[0]].tolist()
     assert kind.tolist() == [Row.VERIFY if n > 1 else Row.DECODE for n in lengths] + [Row.PREFILL] * len(chunks)
