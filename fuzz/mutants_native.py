@@ -1,5 +1,6 @@
 """The planted bugs of the C core, by name. They exist only in the build with `K3_MUTANTS` (``K3MEM_MUTANTS=1``), as
-hooks `K3_MUTANT(id)` in the same sources; a release build has none. `native/k3.h` and `native/arena.h` number them.
+hooks `K3_MUTANT(id)` in the same sources; a release build has none. `native/k3.h`, `native/arena.h` and
+`native/lanes.h` number them.
 
 Each says where it stands and which rule it breaks. A *silent* one never gives a wrong token: it costs memory or hits.
 """
@@ -20,7 +21,7 @@ class NativeMutant:
     id: int
     """Number in the C sources; `k3_mutant` takes it."""
     name: str
-    """`tree.` or `arena.` and the enum's name in small letters."""
+    """`tree.`, `arena.` or `step.` and the enum's name in small letters."""
     where: str
     """`file: function` of the hook that matters most."""
     breaks: str
@@ -100,7 +101,14 @@ ARENA = (
     NativeMutant(121, "arena.free_partial", "arena.c: k3_arena_free", "arena.all_or_nothing"),
 )
 
-MUTANTS = TREE + ARENA
+STEP = (
+    NativeMutant(70, "step.covered", "lanes.c: k3_lanes_ready", "arena.clean"),
+    NativeMutant(71, "step.still_new", "moves.c: k3_written_set", "arena.moves"),
+    NativeMutant(72, "step.all_dead", "moves.c: k3_moves_alive", "arena.moves"),
+)
+"""Of the passes over a step's lanes and moves: seen in worlds, and by the tests of those passes."""
+
+MUTANTS = TREE + ARENA + STEP
 
 
 @contextmanager
@@ -117,4 +125,4 @@ def planted(mutant: NativeMutant | int) -> Iterator[None]:
         lib.k3_mutant = before
 
 
-__all__ = ["ARENA", "MUTANTS", "TREE", "NativeMutant", "planted"]
+__all__ = ["ARENA", "MUTANTS", "STEP", "TREE", "NativeMutant", "planted"]

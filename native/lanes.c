@@ -15,7 +15,8 @@ int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start
     if (idle && l->inflight[lane]) continue;
     out[n] = (int32_t)lane;
     start[n++] = (int32_t)depth;
-    *covered &= depth < l->covered[lane] && depth < l->touched[lane] * l->span;
+    int64_t reach = (int64_t)(K3_MUTANT(K3_MUTANT_COVERED) ? INT32_MAX : l->touched[lane]) * l->span;
+    *covered &= depth < l->covered[lane] && depth < reach;
   }
   return n;
 }
@@ -31,6 +32,28 @@ int64_t k3_lanes_uniform(const k3_lanes *l, const k3_lane_rows *r, int64_t runni
     if (left < most) most = left;
   }
   return most;
+}
+
+void k3_lanes_rows(const k3_lanes *l, const k3_plan_rows *r, int prefill, int decode, int verify, int32_t *words,
+                   uint8_t *kind, uint8_t *sample) {
+  int64_t all = r->n + r->n_chunks;
+  int32_t *lane = words, *start = words + all, *length = words + 2 * all, *generation = words + 3 * all;
+  for (int64_t i = 0; i < r->n; i++) {
+    lane[i] = r->lane[i];
+    start[i] = r->start[i];
+    length[i] = r->window ? r->window[i] : 1;
+    kind[i] = (uint8_t)(length[i] > 1 ? verify : decode);
+    sample[i] = 1;
+  }
+  for (int64_t i = r->n; i < all; i++) {
+    const int32_t *chunk = r->chunks + 4 * (i - r->n);
+    lane[i] = chunk[0];
+    start[i] = chunk[1];
+    length[i] = chunk[2] - chunk[1];
+    kind[i] = (uint8_t)prefill;
+    sample[i] = (uint8_t)chunk[3];
+  }
+  for (int64_t i = 0; i < all; i++) generation[i] = l->generation[lane[i]];
 }
 
 /* Whether row a goes before row b. */

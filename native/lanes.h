@@ -8,6 +8,13 @@
 #define K3_LANES_H
 #include "k3.h"
 
+/* Planted bugs of a step's passes (see k3.h). */
+enum {
+  K3_MUTANT_COVERED = 70,    /* a row may begin a page that its lane has, but that nobody handed to the device yet */
+  K3_MUTANT_STILL_NEW = 71,  /* of what a plan writes only the first entry counts as written: moves leave the rest */
+  K3_MUTANT_ALL_DEAD = 72,   /* with one entry that went meanwhile, its whole batch of moves is dropped */
+};
+
 /* cffi: begin */
 enum { K3_LANE_FREE = 0, K3_LANE_PREFILL = 1, K3_LANE_DECODE = 2, K3_LANE_DRAIN = 3 };
 
@@ -41,6 +48,13 @@ typedef struct {
   int64_t n, steps, n_all;
 } k3_lane_rows;
 
+/* All rows of a plan as its arrays have them: n decode and verify rows (lane, start, window NULL: one token), and behind
+ * them n_chunks of chunks[][4] = lane, start, end, whether it samples. */
+typedef struct {
+  int64_t n, n_chunks;
+  const int32_t *lane, *start, *window, *chunks;
+} k3_plan_rows;
+
 /* What those rows lack. */
 typedef struct {
   int64_t n_short; /* rows whose pages do not reach their end */
@@ -62,6 +76,10 @@ int64_t k3_lanes_ready(const k3_lanes *l, int idle, int32_t *out, int32_t *start
 /* How many steps these rows of one token may go on for, up to where the first of them ends, if they are those of all
  * lanes that decode, only such lanes run (`running` in all), and none of them is watched; else 0. O(lanes). */
 int64_t k3_lanes_uniform(const k3_lanes *l, const k3_lane_rows *r, int64_t running);
+/* Write them: words[4][n + n_chunks] (lane, start, length, generation), kind and sample [n + n_chunks] (kinds as given;
+ * verify: rows of more than one token). O(rows). */
+void k3_lanes_rows(const k3_lanes *l, const k3_plan_rows *r, int prefill, int decode, int verify, int32_t *words,
+                   uint8_t *kind, uint8_t *sample);
 /* Which rows lack pages: into row[n] and need[n] (pages), best ranks first. O(rows + lacking x log^2). */
 void k3_lanes_survey(const k3_lanes *l, const k3_lane_rows *r, int32_t *row, int32_t *need, k3_lane_needs *out);
 /* need[i] of the pages, in order, go to lane r->lane[row[i]], for each of n. K3_E_CORRUPT, nothing changed: a list is

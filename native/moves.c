@@ -7,6 +7,7 @@ enum { BATCH, KIND, SOURCE, DESTINATION, WORDS }; /* of a move */
 int k3_written_set(k3_written *w, int kind, const int32_t *ids, int64_t count, int64_t stride, uint8_t value) {
   for (int64_t i = 0; i < count; i++)
     if (ids[i * stride] < 0 || ids[i * stride] >= w->n[kind]) return -1;
+  if (K3_MUTANT(K3_MUTANT_STILL_NEW) && !value && count > 1) count = 1;
   for (int64_t i = 0; i < count; i++) w->unwritten[kind][ids[i * stride]] = value;
   return 0;
 }
@@ -51,6 +52,7 @@ int64_t k3_moves_alive(const k3_arena *a, const k3_written *w, int32_t *moves, i
       int32_t *move = moves + WORDS * i;
       int64_t *to = word_of(seen, size, move[KIND], move[DESTINATION]);
       bool dead = *to & KNOWN ? (*to & DEAD) != 0 : !has_content(a, w, move);
+      if (K3_MUTANT(K3_MUTANT_ALL_DEAD)) dead |= i > first && moves[WORDS * (i - 1)] < 0;
       *to |= KNOWN | DEAD;
       int64_t *from = word_of(seen, size, move[KIND], move[SOURCE]);
       *from = dead ? *from | KNOWN | DEAD : (*from | KNOWN) & ~(int64_t)DEAD;

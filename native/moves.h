@@ -3,6 +3,7 @@
 #ifndef K3_MOVES_H
 #define K3_MOVES_H
 #include "arena.h"
+#include "lanes.h"
 
 /* cffi: begin */
 /* By kind: unwritten[kind][id], for n[kind] ids; those beyond are written. */

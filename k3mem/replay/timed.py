@@ -56,9 +56,11 @@ class TimedReplay:
         reported = 0
         depth = engine.policy.steps_in_flight
         while True:
-            for start, turn in feed.ready(sim.moment(depth)):
-                self._submit(start, turn)
             following = feed.next_time()
+            if following is not None and following <= (moment := sim.moment(depth)):
+                for start, turn in feed.ready(moment):
+                    self._submit(start, turn)
+                following = feed.next_time()
             if not engine.has_work:
                 if following is None:
                     break

@@ -14,12 +14,11 @@ import numpy as np
 from k3mem.plan import Plan, Row, Seat
 from k3mem.radix import Kind
 from k3mem.sched.job import Seated
-from k3mem.sched.lanes import Rows
-from k3mem.types import Int32, StateId, UInt8
+from k3mem.sched.lanes import Lanes, Rows
+from k3mem.types import Int32, StateId
 
 EMPTY = np.zeros(0, np.int32)
 NOBODY = Rows(EMPTY)
-PREFILL, DECODE, VERIFY = int(Row.PREFILL), int(Row.DECODE), int(Row.VERIFY)
 
 
 class Alike:
@@ -49,7 +48,7 @@ class Counting:
 
 
 INDEX = Counting()
-ZEROS, ONES, TRUE, DECODES = Alike(0, np.int32), Alike(1, np.int32), Alike(1, np.bool_), Alike(DECODE, np.uint8)
+ZEROS, ONES, TRUE, DECODES = Alike(0, np.int32), Alike(1, np.int32), Alike(1, np.bool_), Alike(Row.DECODE, np.uint8)
 
 
 @dataclass(slots=True)
@@ -132,29 +131,25 @@ class Builder:
     def has_rows(self) -> bool:
         return bool(len(self.lanes) or self.prefill)
 
-    def finish(self, generations: Int32, page_table: Int32, state_table: Int32, resync: bool) -> Plan:
+    def finish(self, lanes: Lanes, page_table: Int32, state_table: Int32, resync: bool) -> Plan:
         """The plan. O(its size)."""
         decode, prefill, rows = len(self.rows), self.prefill, self.rows
         n = decode + len(prefill)
         if not prefill and not self.drafts:
-            lane, start, length, generation = rows.lane, self.starts, ONES(n), generations.take(rows.lane)
+            lane, start, length, generation = rows.lane, self.starts, ONES(n), lanes.generation.take(rows.lane)
             kind, sample, offsets, tokens = DECODES(n), TRUE(n), ZEROS(n + 1), EMPTY
         else:
-            lane, start, length, generation = words = np.empty((4, n), np.int32)
-            lane[:decode], start[:decode] = rows.lane, self.starts
-            length[:decode] = 1 if rows.window is None else rows.window
-            for i, row in enumerate(prefill, decode):
-                words[:3, i] = row.seat.lane, row.start, row.end - row.start
-            generations.take(lane, out=generation, mode="clip")
-            kind, sample, offsets = self._kinds(n), TRUE(n).copy(), np.zeros(n + 1, np.int32)
+            chunks: list[int] = []
+            for row in prefill:
+                chunks += row.seat.lane, row.start, row.end, row.samples
+            words, kind, sample = lanes.rows(rows, self.starts, chunks)
+            lane, start, length, generation = words
             pieces = [r.seat.job.tokens[r.start : r.end] for r in prefill]
             if self.drafts:
                 pieces = [*self.drafts, *pieces]
-            at, first = 0, n - len(pieces)
-            for i, piece in enumerate(pieces, first):
-                at = offsets[i + 1] = at + len(piece)
-            for i, row in enumerate(prefill, decode):
-                sample[i] = row.samples
+            offsets, at = np.zeros(n + 1, np.int32), 0
+            for i, piece in enumerate(pieces, n - len(pieces) + 1):
+                at = offsets[i] = at + len(piece)
             tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]  # a prompt stays as it is
         filled: dict[str, Any] = {}
         if self.moves:
@@ -181,15 +176,6 @@ class Builder:
             seats=tuple(self.seats), kind=kind, lane=lane, generation=generation, start=start, length=length,
             sample=sample, token_offset=offsets, tokens=tokens, **filled,
         )
-
-    def _kinds(self, n: int) -> UInt8:
-        """[n] kinds of the rows, of which some are no plain DECODE rows."""
-        kind: UInt8 = DECODES(n).copy()
-        decode = len(self.rows)
-        if self.drafts:
-            kind[:decode][self.rows.windows() > 1] = VERIFY
-        kind[decode:] = PREFILL
-        return kind
 
 
 def _lane_pages(runs: list[tuple[int, int, Int32]], fresh: list[Int32]) -> Int32:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from k3mem.native import ffi, lib
 from k3mem.radix import Kind, Match
 from k3mem.sched import room
 from k3mem.sched.builder import Builder
@@ -11,6 +10,7 @@ from k3mem.sched.core import Core
 from k3mem.sched.job import Job, Rank, Seated
 from k3mem.types import Int32
 
+INTS = ffi.typeof("int32_t[]")
 MAX_SLOTS = 2
 """Targets that one leader holds for its followers: what a request owns is bounded at any length."""
 
@@ -130,12 +130,5 @@ def _meeting(core: Core, b: Builder, leader: Seated, depth: int) -> int | None:
 
 
 def common_prefix(a: Int32, b: Int32) -> int:
-    """Leading tokens that two arrays of equal length share. Compares in growing pieces. O(shared)."""
-    at, step, n = 0, 64, min(len(a), len(b))
-    while at < n:
-        end = min(n, at + step)
-        differ = np.flatnonzero(a[at:end] != b[at:end])
-        if len(differ):
-            return at + int(differ[0])
-        at, step = end, step * 4
-    return n
+    """Leading tokens that two arrays share. O(shared)."""
+    return int(lib.k3_tokens_common(ffi.from_buffer(INTS, a), ffi.from_buffer(INTS, b), min(len(a), len(b))))

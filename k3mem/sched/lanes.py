@@ -9,11 +9,13 @@ import numpy as np
 
 from k3mem.errors import Corrupted
 from k3mem.native import ffi, lib
+from k3mem.plan import Row
 from k3mem.sched.job import COUNT, Rank, Seated
 from k3mem.types import Bool, Int32, Int64, Lane, UInt8
 
 INTS, BYTES = ffi.typeof("int32_t[]"), ffi.typeof("uint8_t[]")
-LONGS, FLAG = ffi.typeof("int64_t[]"), ffi.typeof("int *")
+LONGS, FLAG, PLAN = ffi.typeof("int64_t[]"), ffi.typeof("int *"), ffi.typeof("k3_plan_rows *")
+KINDS = int(Row.PREFILL), int(Row.DECODE), int(Row.VERIFY)
 ROWS, NEEDS, BOOKED = (ffi.typeof(f"k3_lane_{name} *") for name in ("rows", "needs", "booked"))
 
 
@@ -133,7 +135,7 @@ class Lanes:
         words = np.empty((2, count), np.int32)
         self._scratch = words[0], words[1], ffi.from_buffer(INTS, words)
         self._covered = ffi.new(FLAG)
-        self._loud = ffi.new(INTS, 2 * count)
+        self._loud, self._plan = ffi.new(INTS, 2 * count), ffi.new(PLAN)
 
     def _bind(self, span: int) -> tuple[Any, list[Any]]:
         raw = ffi.new("k3_lanes *")
@@ -238,6 +240,18 @@ class Lanes:
         n, (lane, start, at), covered = len(self.seats), self._scratch, self._covered
         n = lib.k3_lanes_ready(self._raw, idle, at, at + n, covered)
         return Ready(lane[:n].copy(), start[:n].copy(), bool(covered[0]))
+
+    def rows(self, rows: Rows, starts: Int32, chunks: list[int]) -> tuple[Int32, UInt8, Bool]:
+        """All rows of a plan: `rows` from `starts` on, and behind them prefill rows, four numbers each in `chunks`
+        (lane, start, end, whether it samples). Returns [4, n] (lane, start, length, generation), [n] kinds, [n] whether
+        they bring tokens. O(rows)."""
+        n, raw, given = len(rows) + len(chunks) // 4, self._plan, ffi.new(INTS, chunks)
+        words, kind, sample = np.empty((4, n), np.int32), np.empty(n, np.uint8), np.empty(n, np.bool_)
+        raw.n, raw.lane, raw.window = len(rows), rows.raw.lane, rows.raw.window
+        raw.start, raw.n_chunks, raw.chunks = ffi.from_buffer(INTS, starts), len(chunks) // 4, given
+        lib.k3_lanes_rows(self._raw, raw, *KINDS, ffi.from_buffer(INTS, words), ffi.from_buffer(BYTES, kind),
+                          ffi.from_buffer(BYTES, sample))
+        return words, kind, sample
 
     def uniform(self, rows: Rows) -> int:
         """How many steps these rows may go on for, up to where the first of them ends, if they are one token each of

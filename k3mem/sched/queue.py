@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from sortedcontainers import SortedKeyList
@@ -14,7 +15,7 @@ Opening = tuple[ScopeId, bytes]
 
 class Queue:
     """Waiting jobs in order of rank. Those with the same scope and the same first grid of tokens can be listed alone:
-    only they can have a checkpoint in common. O(log n) a change.
+    only they can have a checkpoint in common. O(log n) a change, and a move of those behind among those alike.
 
     A job's rank and its tokens stay while it is in here.
     """
@@ -22,7 +23,8 @@ class Queue:
     def __init__(self, grid: int) -> None:
         self.grid = grid
         self._jobs = SortedKeyList(key=_rank)
-        self._alike: dict[Opening, SortedKeyList] = {}
+        self._alike: dict[Opening, list[Job]] = {}
+        """Each in order of rank."""
 
     def add(self, job: Job) -> None:
         """A job waits."""
@@ -30,14 +32,14 @@ class Queue:
         job.shared.clear()
         self._jobs.add(job)
         if job.opening is not None:
-            self._alike.setdefault((job.scope, job.opening), SortedKeyList(key=_rank)).add(job)
+            insort(self._alike.setdefault((job.scope, job.opening), []), job, key=_rank)
 
     def remove(self, job: Job) -> None:
         """A job waits no more. Raises ValueError where it does not."""
         self._jobs.remove(job)
         if job.opening is not None:
             alike = self._alike[job.scope, job.opening]
-            alike.remove(job)
+            del alike[bisect_left(alike, job.rank, key=_rank)]
             if not alike:
                 del self._alike[job.scope, job.opening]
 
@@ -54,8 +56,8 @@ class Queue:
 
     def alike(self, scope: ScopeId, opening: bytes, first: Rank, last: Rank) -> Iterator[Job]:
         """Jobs of ranks first .. last that begin with this, in order."""
-        jobs = self._alike.get((scope, opening))
-        return iter(()) if jobs is None else jobs.irange_key(first, last)
+        jobs = self._alike.get((scope, opening), [])
+        return iter(jobs[bisect_left(jobs, first, key=_rank) : bisect_right(jobs, last, key=_rank)])
 
     def __len__(self) -> int:
         return len(self._jobs)

@@ -165,7 +165,7 @@ class Scheduler:
         b.journal.insert(0, lambda: arena.redirty(page_table[:, 0].copy(), state_table[:, 0].copy()))
         if core.resync:
             page_table, state_table = arena.tables()
-        return b.finish(core.lanes.generation, page_table, state_table, core.resync)
+        return b.finish(core.lanes, page_table, state_table, core.resync)
 
     def launched(self, plan: Plan, ticket: Ticket) -> Flight:
         """The open plan is on the stream."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from k3mem.errors import Corrupted
+from k3mem.plan import Row
 from k3mem.request import Request, Sampling
 from k3mem.sched.job import End, Job, Seated, listed
 from k3mem.sched.lanes import Lanes, Phase, Rows
@@ -106,6 +107,24 @@ def test_rows_get_the_pages_that_they_lack_and_cancel_takes_all_back(seed: int) 
     assert words(lanes) == given
     lanes.take_back(rows, needs.row, needs.need)
     assert words(lanes) == before
+
+
+@pytest.mark.parametrize("seed", SEVERAL)
+def test_rows_of_a_plan_stand_one_kind_behind_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+    lanes = table(rng, 4)
+    chosen, starts, _ = lanes.ready(False)
+    window = np.array([rng.randint(1, 3) for _ in chosen], np.int32) if rng.random() < 0.5 else None
+    chunks = [[lane, 5 * lane, 5 * lane + rng.randint(1, 9), rng.randrange(2)]
+              for lane in np.flatnonzero(lanes.phase == Phase.PREFILL).tolist()]
+    words, kind, sample = lanes.rows(Rows(chosen, window), starts, [x for chunk in chunks for x in chunk])
+    lengths = [1] * len(chosen) if window is None else window.tolist()
+    rows = zip(chosen.tolist(), starts.tolist(), lengths, strict=True)
+    want = [[lane, start, length] for lane, start, length in rows]
+    want += [[lane, start, end - start] for lane, start, end, _ in chunks]
+    assert words[:3].T.tolist() == want and words[3].tolist() == lanes.generation[words[0]].tolist()
+    assert kind.tolist() == [Row.VERIFY if n > 1 else Row.DECODE for n in lengths] + [Row.PREFILL] * len(chunks)
+    assert sample.tolist() == [True] * len(chosen) + [bool(chunk[3]) for chunk in chunks]
 
 
 @pytest.mark.parametrize("seed", SEVERAL)
