@@ -21,9 +21,11 @@ import numpy as np
 from k3mem.policy import Policy
 from k3mem.pool import Fit
 from k3mem.radix import Kind, Lru, Match
+from k3mem.replay.explain import Record, account, asked
 from k3mem.replay.metrics import memory_stats
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
 from k3mem.replay.trace import Trace
+from k3mem.request import Hit
 from k3mem.sched.cache import NONE, Cache
 from k3mem.shape import Shape
 from k3mem.types import Int32, NodeId, StateId
@@ -40,6 +42,8 @@ class ArrivalReplay:
         self.step = 0
         self.causes: Counter[str] = Counter()
         self.requests = self.input = self.hit = self.consumed = self.skipped = 0
+        self.hits: list[Hit] | None = None
+        """What each request was given; None: not kept."""
 
     def request(self, prompt: Int32, shown: int | None = None) -> int:
         """Replay one prompt; its hit tokens. `shown`: leading tokens whose ids the trace shows (the rest was never
@@ -104,10 +108,14 @@ class ArrivalReplay:
         """Causes of the misses: the tail past the last whole block is `off_grid` where another row shows it, else
         `never_seen`; the rest is the tree's own account."""
         n, whole = len(prompt), len(path)
-        if whole:
-            self.causes.update(self.cache.explain(self.scope, path, found, found.depth, end))
-        self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
-        self.causes["never_seen"] += n - max(whole, min(n, shown))
+        causes = Counter(self.cache.explain(self.scope, path, found, found.depth, end) if whole else {})
+        causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
+        causes["never_seen"] += n - max(whole, min(n, shown))
+        self.causes.update(causes)
+        if self.hits is not None:
+            kind = int(self.cache.tree.info(found.node).kind) if found.depth else -1
+            self.hits.append(Hit(n, found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind,
+                                 {cause: count for cause, count in causes.items() if count}, found.evicted))
 
 
 UNLIMITED = 1 << 60
@@ -129,6 +137,7 @@ def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Pr
     policy = Policy(eviction=Lru(superseded_first=()), ghost_tokens=None, split=options.split)
     replay = ArrivalReplay(shape, policy, pool_bytes(options, shape), trace.block)
     turns = trace.turns[: options.limit]
+    replay.hits = [] if asked(options.explain, trace) is not None else None
     for done, turn in enumerate(turns):
         replay.request(turn.prompt(), turn.shown)
         if done % 256 == 0:
@@ -139,4 +148,8 @@ def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Pr
     metrics.requests, metrics.input_tokens, metrics.hit_tokens = replay.requests, replay.input, replay.hit
     metrics.causes, metrics.consumed = replay.causes, replay.consumed
     metrics.skipped_snapshots = replay.skipped
-    return memory_stats(metrics)
+    stats = memory_stats(metrics)
+    if options.explain is not None:
+        records = [Record(turn, hit, turn.arrival) for turn, hit in zip(turns, replay.hits or (), strict=True)]
+        stats["explain"] = account(records, options.explain, shape, replay.grid)
+    return stats
