@@ -104,7 +104,7 @@ class Steps:
             token_budget=c.budget, max_running=c.running, steps_in_flight=c.in_flight, split=share, eager=c.eager,
             move_budget=c.move_pages * self.shape.page_bytes or 4 << 30, interval=c.interval, path_cap=c.path_cap,
             deterministic=c.deterministic, chunk_ends=c.chunk_ends, follow=c.follow, caching=c.caching,
-            ghost_tokens=c.ghost_tokens, eviction=Lru(), admission=c.admission,
+            ghost_tokens=c.ghost_tokens, eviction=Lru(), admission=c.admission, fork_depths=c.fork_depths,
         )
 
     def _watched(self, sinks: Sequence[Sink]) -> Recorder:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from k3mem.replay.options import Progress, ReplayOptions
-from k3mem.replay.trace import Trace
-from k3mem.shape import Shape
+
+if TYPE_CHECKING:
+    from k3mem.replay.trace import Trace
+    from k3mem.shape import Shape
 
 
 def run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Progress) -> dict[str, Any]:
