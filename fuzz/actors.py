@@ -64,6 +64,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         audit_every=rng.choice((16, 64)),
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
         admission=sessions.draw(random.Random(f"door {seed}"), 0.22), eviction=eviction, told=told,
+        fork_depths=random.Random(f"forks {seed}").choice((None, None, None, 1, 3)),
     )
 
 

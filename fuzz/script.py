@@ -40,6 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     move_pages: int = 0
     """Bytes a step may move, in pages; 0: no bound."""
     interval: int | None = None
+    fork_depths: int | None = None
     path_cap: int | None = None
     deterministic: bool = False
     chunk_ends: bool = True

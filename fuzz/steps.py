@@ -103,6 +103,7 @@ class Steps:
             move_budget=c.move_pages * self.shape.page_bytes or 4 << 30, interval=c.interval, path_cap=c.path_cap,
             deterministic=c.deterministic, chunk_ends=c.chunk_ends, follow=c.follow, caching=c.caching,
             ghost_tokens=c.ghost_tokens, eviction=evictions.policy(c.eviction), admission=c.admission,
+            fork_depths=c.fork_depths,
         )
 
     def _watched(self, sinks: Sequence[Sink]) -> Recorder:

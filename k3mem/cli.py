@@ -6,16 +6,38 @@ command needs is imported when it runs, so that `k3mem --help` is quick.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from k3mem.cli_parts import (
+    TP,
+    Admission,
+    Block,
+    ConfigFile,
+    JsonOut,
+    Limit,
+    Mode,
+    Page,
+    ShapeName,
+    SkipBad,
+    Tokenizer,
+    as_progress,
+    block_is_used,
+    cost_of,
+    load_trace,
+    open_bars,
+    reported,
+    shape_of,
+    size_of,
+    write_json,
+)
+from k3mem.cli_sweep import sweep
+
 if TYPE_CHECKING:
-    from k3mem.executors.cost import CostModel
     from k3mem.replay.options import ReplayOptions
     from k3mem.replay.trace import Trace
     from k3mem.shape import Shape
@@ -25,20 +47,9 @@ trace_app = typer.Typer(no_args_is_help=True, help="Make and convert traces.")
 app.add_typer(trace_app, name="trace")
 
 
-class Mode(str, Enum):
-    arrival = "arrival"
-    timed = "timed"
-
-
 class Loop(str, Enum):
     open = "open"
     closed = "closed"
-
-
-class Admission(str, Enum):
-    off = "off"
-    on = "on"
-    auto = "auto"
 
 
 class FileFormat(str, Enum):
@@ -77,17 +88,6 @@ def main() -> None:
 
 # -- replay
 
-ShapeName = Annotated[str | None, typer.Option("--shape", help="Model by name. (default: kimi-k3)")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Model by its Hugging Face config.json.")]
-TP = Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")]
-Page = Annotated[int, typer.Option("--page", help="Tokens a KV page, 1..512.")]
-JsonOut = Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the report as JSON; - is stdout.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count malformed lines and go on, instead of failing.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="Read this many requests at most.")]
-Tokenizer = Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json, for text traces.")]
-Block = Annotated[int | None, typer.Option("--block", min=1, help="Tokens a block, where the trace does not say.")]
-
-
 @app.command()
 def replay(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Files of one format, plain or gzip.")],
@@ -120,6 +120,13 @@ def replay(
     fast_forward: Annotated[bool, typer.Option(help="timed: run identical decode steps at once; same report.")] = True,
     bound: Annotated[bool, typer.Option("--bound", help="arrival: beside it the clairvoyant bound, LRU, and the share "
                                                         "of the gap between them that the policy closes.")] = False,
+    explain: Annotated[str | None, typer.Option(metavar="N|REQUEST", help="The requests that lost most, and why; or "
+                                                                          "this one.")] = None,
+    series: Annotated[int | None, typer.Option(help="timed: sample what the pool holds, so many times at most, into "
+                                                    "the JSON.")] = None,
+    interval: Annotated[int | None, typer.Option(help="timed: checkpoints every so many tokens.")] = None,
+    fork_depths: Annotated[int | None, typer.Option(help="timed: so many checkpoints a prompt, where earlier ones left "
+                                                         "its path.")] = None,
     json_out: JsonOut = None,
 ) -> None:
     """Replay a trace through the memory core and report what was reused, and why not more."""
@@ -127,37 +134,39 @@ def replay(
         raise typer.BadParameter("needs --mode arrival", param_hint="--bound")
     if mode is Mode.arrival:
         for name, value in (("--loop", loop), ("--concurrency", concurrency), ("--gap-cap", gap_cap), ("--cost", cost),
-                            ("--admission", admission), ("--admission-bound", admission_bound)):
+                            ("--admission", admission), ("--admission-bound", admission_bound), ("--series", series),
+                            ("--interval", interval), ("--fork-depths", fork_depths)):
             if value is not None:
                 raise typer.BadParameter("needs --mode timed", param_hint=name)
     if admission_bound is not None and admission in (None, Admission.off):
         raise typer.BadParameter("needs --admission on or auto", param_hint="--admission-bound")
     if loop is Loop.open and concurrency is not None:
         raise typer.BadParameter("needs --loop closed", param_hint="--concurrency")
-    pool_bytes = _size(pool, "--pool")
-    with _reported():
+    pool_bytes = size_of(pool, "--pool")
+    with reported():
         from k3mem.replay.options import ReplayOptions
 
-        model = _cost(cost) if mode is Mode.timed else None
-        geometry = _shape(shape, config, tp, page)
+        model = cost_of(cost) if mode is Mode.timed else None
+        geometry = shape_of(shape, config, tp, page)
         chosen: dict[str, Any] = {"loop": None if loop is None else loop.value, "concurrency": concurrency,
                                   "admission": None if admission is None else admission.value,
                                   "admission_bound": admission_bound}
         options = ReplayOptions(
             mode=mode.value, gap_cap=gap_cap, pool_bytes=pool_bytes, split=split, page_tokens=page, policy=policy,
             hints=tuple(hint for hint in hints.split(",") if hint), cost=model, limit=limit, seed=seed,
-            fast_forward=fast_forward,
+            fast_forward=fast_forward, series=series or 0, interval=interval, fork_depths=fork_depths,
+            explain=int(explain) if explain is not None and explain.isdecimal() else explain,
             **{key: value for key, value in chosen.items() if value is not None},
         )
         options.check_fit(geometry)
-        with _bars() as bars:
-            trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
-            _block_is_used(trace, block)
+        with open_bars() as bars:
+            trace = load_trace(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            block_is_used(trace, block)
             stats = _run(trace, geometry, options, bars("replay", len(trace.turns)))
             if bound:
                 from k3mem.replay.bound import against_bound
 
-                stats |= against_bound(trace, geometry, options, stats, lambda name: _progress(bars(name, None)))
+                stats |= against_bound(trace, geometry, options, stats, lambda name: as_progress(bars(name, None)))
         _publish(stats, json_out)
 
 
@@ -178,25 +187,25 @@ def bound_command(
     json_out: JsonOut = None,
 ) -> None:
     """Bound the hit rate of any eviction schedule at this pool, and find one that comes close."""
-    pool_bytes = _size(pool, "--pool")
-    with _reported():
+    pool_bytes = size_of(pool, "--pool")
+    with reported():
         from k3mem.replay.bound import grid_of, run_belady, run_bound, visits
         from k3mem.replay.options import ReplayOptions
 
-        geometry = _shape(shape, config, tp, page)
+        geometry = shape_of(shape, config, tp, page)
         options = ReplayOptions(pool_bytes=pool_bytes, page_tokens=page, limit=limit)
         options.check_fit(geometry)
-        with _bars() as bars:
-            trace = _load(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
-            _block_is_used(trace, block)
-            found = run_bound(trace, geometry, options, _progress(bars("bound", None)))
+        with open_bars() as bars:
+            trace = load_trace(traces, bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+            block_is_used(trace, block)
+            found = run_bound(trace, geometry, options, as_progress(bars("bound", None)))
             if belady:
                 seen = visits(trace, grid_of(trace, geometry), limit)
-                hit = run_belady(trace, geometry, options, seen, _progress(bars("belady", len(trace.turns))))
+                hit = run_belady(trace, geometry, options, seen, as_progress(bars("belady", len(trace.turns))))
                 found |= {"belady_tokens": hit, "belady_hit_rate": hit / found["input_tokens"]}
         report = {"trace": trace.name, "skipped": trace.skipped, "shape": geometry.name, "pool_bytes": pool_bytes,
                   "page_tokens": page, **found}
-        if not _write_json(report, json_out):
+        if not write_json(report, json_out):
             _print_bound(report)
 
 
@@ -210,32 +219,11 @@ def _print_bound(report: dict[str, Any]) -> None:
     console.print(bound_table(report))
 
 
-def _progress(bar: Callable[[int], None]) -> Callable[[int, int], None]:
-    """What a driver tells, told to a progress bar."""
-    return lambda done, total: bar(done)
-
-
 def _run(trace: Trace, shape: Shape, options: ReplayOptions, progress: Callable[[int], None]) -> dict[str, Any]:
     """Run the driver; its statistics, with what was asked for beside them."""
-    import time
+    from k3mem.replay.run import run
 
-    def on_progress(done: int, total: int) -> None:
-        progress(done)
-
-    began = time.perf_counter()
-    if options.mode == "timed":
-        from k3mem.replay.timed import run_timed as driver
-    else:
-        from k3mem.replay.arrival import run_arrival as driver
-    stats = dict(driver(trace, shape, options, on_progress))
-    stats.setdefault("wall_seconds", time.perf_counter() - began)
-    stats |= {"trace": trace.name, "skipped": trace.skipped, "mode": options.mode, "shape": shape.name,
-              "pool_bytes": options.pool_bytes, "split": options.split, "page_tokens": options.page_tokens,
-              "policy": options.policy, "hints": list(options.hints), "seed": options.seed}
-    if options.cost is not None:
-        stats.setdefault("loop", options.loop)
-        stats["admission_mode"] = options.admission
-        stats.setdefault("cost", {"name": options.cost.name, "hash": options.cost.hash})
+    stats = run(trace, shape, options, as_progress(progress))
     if stats.get("rejected"):
         typer.echo(f"warning: {stats['rejected']} of {len(trace.turns)} requests can never fit this pool and were "
                    "rejected", err=True)
@@ -256,6 +244,14 @@ def _publish(stats: dict[str, Any], json_out: str | None) -> None:
     console.print(header(report), markup=False, highlight=False, soft_wrap=True)
     for table in tables(report):
         console.print(table)
+    if "explain" in report:
+        from k3mem.replay.explain import lines
+
+        for line in lines(report["explain"]):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+app.command()(sweep)
 
 
 # -- trace
@@ -274,19 +270,19 @@ def convert(
     json_out: JsonOut = None,
 ) -> None:
     """Write a trace in another format."""
-    with _reported(ValueError):
+    with reported(ValueError):
         from k3mem.replay.convert import convert as write
 
         if target.exists() and source.exists() and target.samefile(source):
             raise typer.BadParameter("is the file to convert; name another", param_hint="OUT")
-        with _bars() as bars:
-            trace = _load([source], bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
+        with open_bars() as bars:
+            trace = load_trace([source], bars, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block)
             if format is not FileFormat.mooncake:  # whose own blocks it sizes
-                _block_is_used(trace, block)
+                block_is_used(trace, block)
             write(trace, target, format.value, block=block)
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
         if json_out is not None:
-            _write_json(trace.summary(), json_out)
+            write_json(trace.summary(), json_out)
 
 
 @trace_app.command()
@@ -296,16 +292,21 @@ def synth(
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
     scale: Annotated[float, typer.Option(help="Factor on all lengths.")] = 1.0,
     flip: Annotated[bool, typer.Option("--flip", help="Turn half-way from many short to few long sessions.")] = False,
+    documents: Annotated[bool, typer.Option("--documents", help="Sessions read long shared documents, each up to "
+                                                                "one of its places.")] = False,
     json_out: JsonOut = None,
 ) -> None:
     """Make a trace of agent sessions from a seed."""
-    with _reported(ValueError):
+    if flip and documents:
+        raise typer.BadParameter("one of --flip and --documents", param_hint="--documents")
+    with reported(ValueError):
         from k3mem.replay.synth import write_synth
 
-        trace = write_synth(target, seed, sessions, scale=scale, mix="flip" if flip else "agent")
+        trace = write_synth(target, seed, sessions, scale=scale,
+                            mix="flip" if flip else "document" if documents else "agent")
         typer.echo(f"{target}: {len(trace.turns)} requests", err=True)
         if json_out is not None:
-            _write_json(trace.summary(), json_out)
+            write_json(trace.summary(), json_out)
 
 
 # -- shape, version
@@ -320,13 +321,13 @@ def shape_command(
     json_out: JsonOut = None,
 ) -> None:
     """Print the sizes of a model's state and KV on one rank."""
-    with _reported():
-        shape = _shape(name, config, tp, page)
+    with reported():
+        shape = shape_of(name, config, tp, page)
         facts = {key: getattr(shape, key) for key in (
             "name", "state_bytes", "token_bytes", "page_tokens", "page_bytes", "state_layers", "kv_layers", "grid",
             "record_bytes", "vocab_size", "max_tokens")}
         facts["tokens_a_state"] = round(shape.state_bytes / shape.token_bytes, 2)
-        if _write_json(facts, json_out):
+        if write_json(facts, json_out):
             return
         for key, value in facts.items():
             typer.echo(f"{key:15} {value:,}" if isinstance(value, int) else f"{key:15} {value}")
@@ -338,107 +339,3 @@ def version() -> None:
     from importlib.metadata import version as of
 
     typer.echo(of("k3mem"))
-
-
-# -- helpers
-
-
-@contextmanager
-def _reported(*wrong: type[Exception]) -> Iterator[None]:
-    """Errors about the input end in exit code 2, failures of a run in 1, each with its message on stderr. Of plain
-    exceptions only those in `wrong` are taken for errors about the input."""
-    from k3mem.errors import K3MemError
-
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        _fail(f"{where}{error.strerror or error}", 2)
-    except K3MemError as error:
-        _fail(str(error), 2 if isinstance(error, ValueError) else 1)
-    except wrong as error:
-        _fail(str(error), 2)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)
-
-
-def _write_json(report: dict[str, Any], where: str | None) -> bool:
-    """Write a report to a file, or to stdout for `-`; whether stdout is taken."""
-    import json
-
-    if where == "-":
-        typer.echo(json.dumps(report, indent=2))
-    elif where is not None:
-        Path(where).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return where == "-"
-
-
-def _size(text: str, option: str) -> int:
-    from k3mem.units import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _shape(name: str | None, config: Path | None, tp: int, page: int) -> Shape:
-    from k3mem.shape import Shape
-
-    if name is not None and config is not None:
-        raise typer.BadParameter("a name or a config, not both", param_hint="--config")
-    if config is not None:
-        return Shape.from_config(config, tp, page_tokens=page)
-    return Shape.preset(name or "kimi-k3", tp, page_tokens=page)
-
-
-def _cost(path: Path | None) -> CostModel:
-    from k3mem.executors.cost import CostModel, nominal
-
-    return nominal() if path is None else CostModel.load(path)
-
-
-def _load(paths: list[Path], bars: Bars, *, skip_bad: bool, limit: int | None, tokenizer: Path | None,
-          block: int | None) -> Trace:
-    from k3mem.replay.trace import load
-
-    trace = load(paths, skip_bad=skip_bad, limit=limit, tokenizer=tokenizer, block=block, progress=bars("read", limit))
-    if trace.skipped:
-        lines = "1 bad line" if trace.skipped == 1 else f"{trace.skipped} bad lines; the first"
-        typer.echo(f"skipped {lines}: {trace.problems[0]}", err=True)
-    return trace
-
-
-def _block_is_used(trace: Trace, block: int | None) -> None:
-    """Raises BadParameter for a `--block` that the trace overrules."""
-    if block is not None and trace.block != block:
-        unit = "gives token ids" if trace.block == 1 else f"states blocks of {trace.block} tokens"
-        raise typer.BadParameter(f"{trace.name} {unit}; leave this option out", param_hint="--block")
-
-
-Bars = Callable[[str, int | None], Callable[[int], None]]
-"""(name, total) -> a function that is told how much is done."""
-
-
-@contextmanager
-def _bars() -> Iterator[Bars]:
-    """Progress bars on stderr, where it is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-
-        def bar(name: str, total: int | None) -> Callable[[int], None]:
-            task = progress.add_task(name, total=total)
-
-            def done(count: int) -> None:
-                progress.update(task, completed=count)
-
-            return done
-
-        yield bar

@@ -9,7 +9,7 @@ from k3mem.radix.auto import Auto
 from k3mem.radix.policy import EvictionPolicy
 
 DEFAULT_INTERVAL = 8192
-_OPTIONAL = dict.fromkeys(("interval", "path_cap", "ghost_tokens"), " or None")
+_OPTIONAL = dict.fromkeys(("interval", "fork_depths", "path_cap", "ghost_tokens"), " or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,10 @@ class Policy:
     interval: int | None = None
     """Also checkpoint every so many tokens, rounded up to the grid, in prefill and in decode. Off by default;
     `DEFAULT_INTERVAL` is a good value where prompts fork at unknown places."""
+    fork_depths: int | None = None
+    """Also checkpoint, in prefill, where earlier prompts left the path that this one follows, at so many depths at
+    most: those that would leave least to compute if they came again (`k3mem.radix.depths`). Along a known path they
+    stand in place of `interval`. Off by default; for long documents that many prompts share to different depths."""
     path_cap: int | None = None
     """At most so many checkpoints on one path beside forks, tails and locked ones."""
     ghost_tokens: int | None = 1 << 28
@@ -92,8 +96,8 @@ class Policy:
             raise ValueError(f"policy: admission must be a k3mem.SessionAdmission or None, got {self.admission!r}")
         if not isinstance(self.pin_share, (int, float)) or not 0.0 <= self.pin_share <= 1.0:
             raise ValueError(f"policy: pin_share must be a number from 0 to 1, got {self.pin_share!r}")
-        for name in ("token_budget", "max_running", "steps_in_flight", "move_budget", "interval", "path_cap",
-                     "ghost_tokens", "event_log"):
+        for name in ("token_budget", "max_running", "steps_in_flight", "move_budget", "interval", "fork_depths",
+                     "path_cap", "ghost_tokens", "event_log"):
             value = getattr(self, name)
             if not hasattr(value, "__index__") and (value is not None or name not in _OPTIONAL):
                 raise ValueError(f"policy: {name} must be an integer{_OPTIONAL.get(name, '')}, got {value!r}")
@@ -106,7 +110,7 @@ class Policy:
             raise ValueError(f"policy: steps_in_flight must be >= 0, got {self.steps_in_flight}")
         if self.split is not None and not 0.0 < self.split < 1.0:
             raise ValueError(f"policy: split must lie between 0 and 1, got {self.split}")
-        for name in ("interval", "path_cap", "ghost_tokens"):
+        for name in ("interval", "fork_depths", "path_cap", "ghost_tokens"):
             value = getattr(self, name)
             if value is not None and value < (1 if name == "interval" else 0):
                 raise ValueError(f"policy: {name} is too small: {value}")

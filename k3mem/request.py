@@ -324,6 +324,8 @@ class Hit(msgspec.Struct, frozen=True):
     kind: int = -1
     """`k3mem.radix.Kind` of the checkpoint consumed, -1 for none."""
     causes: dict[str, int] = field(default_factory=dict)
+    evicted: int = 0
+    """Deepest depth on its path at which a checkpoint stood once, and was evicted; 0: none."""
 
     @property
     def kind_name(self) -> str:

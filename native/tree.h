@@ -142,6 +142,13 @@ int k3_tree_path_tokens(k3_tree *t, int32_t node, int32_t *out);
 int k3_tree_info(k3_tree *t, int32_t node, k3_node_info *out);
 /* O(1). */
 void k3_tree_count(const k3_tree *t, k3_tree_counters *out);
+/* out[kind] = checkpoints of that kind, for all kinds of k3_tree_new. O(n). */
+void k3_tree_kinds(const k3_tree *t, int64_t *out);
+/* Where others left the known path of tokens[0:n], ghosts included: page depths, ascending, and how many branches left
+ * in each page; returns how many pages, at most `room`, or an error. A branch that ends on the path has not left it.
+ * O(n + branches x P). */
+int32_t k3_tree_forks(k3_tree *t, int32_t scope, const int32_t *tokens, int32_t n, int32_t room, int32_t *depth,
+                      int32_t *count);
 /* All KV nodes but roots, by node id, into arrays of counters.nodes entries each; returns how many. O(n). */
 int32_t k3_tree_walk(const k3_tree *t, int32_t *node, int32_t *depth, int32_t *state, int64_t *stamp, int32_t *scope);
 

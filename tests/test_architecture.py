@@ -32,7 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},
     # what people run
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
-    "cli": GROUND | {"replay", "executors", "fuzz"},
+    "cli_parts": GROUND | {"replay", "executors"},
+    "cli_sweep": GROUND | {"replay", "executors", "cli_parts"},
+    "cli": GROUND | {"replay", "executors", "fuzz", "cli_parts", "cli_sweep"},
     "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",
                       "executors"},

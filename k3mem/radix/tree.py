@@ -290,6 +290,22 @@ class Tree:
             c.nodes, c.checkpoints, c.kv_pages, c.kv_tokens, c.ghost_tokens, c.locks, c.edge_tokens, c.metadata_bytes
         )
 
+    def kinds(self) -> list[int]:
+        """[kinds] checkpoints of each kind. O(n)."""
+        out = _NEW(f"int64_t[{len(Kind)}]")
+        lib.k3_tree_kinds(self._t, out)
+        return list(out)
+
+    def forks(self, scope: ScopeId, tokens: Ints) -> tuple[Int32, Int32]:
+        """Where others left the known path of `tokens`, ghosts included: depths, rounded down to pages, ascending; and
+        how many branches left in each page. A branch that ends on the path has not left it. Raises ValueError on an
+        unknown scope. O(tokens known + branches x P)."""
+        array = _i32(tokens)
+        depth, count = (np.empty(-(-len(array) // self.page_tokens), np.int32) for _ in range(2))
+        n = self._checked(lib.k3_tree_forks(self._t, scope, _VIEW("int32_t[]", array), len(array), len(depth),
+                                            _VIEW("int32_t[]", depth), _VIEW("int32_t[]", count)), f"no scope {scope}")
+        return depth[:n], count[:n]
+
     def walk(self) -> Walk:
         """All nodes with KV, for audits. O(n)."""
         size = self.counters().nodes

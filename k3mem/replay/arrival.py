@@ -24,10 +24,12 @@ from k3mem.policy import Policy
 from k3mem.pool import Fit
 from k3mem.radix import Kind, Match
 from k3mem.radix.auto import note_all
+from k3mem.replay.explain import Record, account, asked
 from k3mem.replay.hints import Hints, eviction
 from k3mem.replay.metrics import memory_stats
 from k3mem.replay.options import Progress, ReplayOptions
 from k3mem.replay.trace import Trace, Turn
+from k3mem.request import Hit
 from k3mem.sched.cache import NONE, Cache
 from k3mem.shape import Shape
 from k3mem.types import Int32, NodeId, StateId
@@ -47,6 +49,8 @@ class ArrivalReplay:
         self.ticket = 0
         self.causes: Counter[str] = Counter()
         self.requests = self.input = self.hit = self.consumed = self.skipped = 0
+        self.hits: list[Hit] | None = None
+        """What each request was given; None: not kept."""
 
     def request(self, prompt: Int32, shown: int | None = None, now: float | None = None, forks: Collection[int] = ()
                 ) -> int:
@@ -133,11 +137,14 @@ class ArrivalReplay:
         """Causes of the misses: the tail past the last whole block is `off_grid` where another row shows it, else
         `never_seen`; the rest is the tree's own account."""
         n, whole = len(prompt), len(path)
-        if whole:
-            for cause, tokens in self.cache.explain(self.scope, path, found, found.depth, end).items():
-                self.causes[cause] += tokens
-        self.causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
-        self.causes["never_seen"] += n - max(whole, min(n, shown))
+        causes = Counter(self.cache.explain(self.scope, path, found, found.depth, end) if whole else {})
+        causes["off_grid"] += min(n, shown) - whole if shown > whole else 0
+        causes["never_seen"] += n - max(whole, min(n, shown))
+        self.causes.update(causes)
+        if self.hits is not None:
+            kind = int(self.cache.tree.info(found.node).kind) if found.depth else -1
+            self.hits.append(Hit(n, found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind,
+                                 {cause: count for cause, count in causes.items() if count}, found.evicted))
 
 
 UNLIMITED = 1 << 60
@@ -187,6 +194,7 @@ def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Pr
     turns = trace.turns[: options.limit]
     hints = Hints(trace, turns, options.hints)
     ends = Ends(trace, hints, replay) if options.hints or replay.cache.keeper.heeds else None
+    replay.hits = [] if asked(options.explain, trace) is not None else None
     for done, turn in enumerate(turns):
         now = float(done + 1) if turn.arrival is None or not trace.has_arrivals else turn.arrival
         if ends is not None:
@@ -203,5 +211,9 @@ def run_arrival(trace: Trace, shape: Shape, options: ReplayOptions, progress: Pr
     metrics.causes, metrics.consumed = replay.causes, replay.consumed
     metrics.skipped_snapshots = replay.skipped
     stats = memory_stats(metrics)
-    told = replay.cache.keeper.stats()
-    return stats | {"eviction": told} if told else stats
+    if told := replay.cache.keeper.stats():
+        stats["eviction"] = told
+    if options.explain is not None:
+        records = [Record(turn, hit, turn.arrival) for turn, hit in zip(turns, replay.hits or (), strict=True)]
+        stats["explain"] = account(records, options.explain, shape, replay.grid)
+    return stats

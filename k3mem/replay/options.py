@@ -55,7 +55,15 @@ class ReplayOptions:
     admission_bound: float = 1800.0
     """timed: seconds that a request is held at most."""
     fast_forward: bool = True
-    """timed: let one plan stand for identical decode steps. Reports do not depend on it."""
+    """timed: let one plan stand for identical decode steps. Reports do not depend on it, save `series`."""
+    explain: int | str | None = None
+    """Account for so many requests, those that lost most; or for the one of this key."""
+    series: int = 0
+    """timed: sample what the pool holds, so many times at most."""
+    interval: int | None = None
+    """timed: checkpoints every so many tokens (see `Policy.interval`)."""
+    fork_depths: int | None = None
+    """timed: so many checkpoints a prompt where earlier ones left its path (see `Policy.fork_depths`)."""
 
     def __post_init__(self) -> None:
         def need(ok: bool, what: str) -> None:
@@ -76,6 +84,10 @@ class ReplayOptions:
         known = ("end", "tool", "fork")
         wrong = [hint for hint in self.hints if hint not in known]
         need(not wrong, f"unknown hint {wrong[0] if wrong else ''!r}; known: {', '.join(known)}")
+        need(not isinstance(self.explain, int) or self.explain >= 1, f"explain must be >= 1, got {self.explain}")
+        need(self.series == 0 or self.series >= 2, f"series must be 0 or >= 2 samples, got {self.series}")
+        need(self.interval is None or self.interval >= 1, f"interval must be >= 1 token, got {self.interval}")
+        need(self.fork_depths is None or self.fork_depths >= 1, f"fork depths must be >= 1, got {self.fork_depths}")
         need(self.limit is None or self.limit >= 1, f"limit must be >= 1, got {self.limit}")
 
     def check_fit(self, shape: Shape) -> None:

@@ -219,6 +219,10 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
         ]))
     if report.get("session_completion", {}).get("count"):
         out.append(_sessions_table(report))
+    if "explain" in report:
+        from k3mem.replay.explain import table as explained
+
+        out.append(explained(report["explain"]))
     return out
 
 

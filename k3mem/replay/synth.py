@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -69,20 +69,43 @@ class _Row:
     spawned_after: int | None
 
 
-def synth(seed: int, sessions: int, *, scale: float = 1.0, block: int = 64, mix: Literal["agent", "flip"] = "agent",
+Mix = Literal["agent", "flip", "document"]
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What readers of long shared documents are like: each is given a document up to one of its places, and asked
+    something of his own. Readers of one document come together, then those of another: what is reused must outlive
+    the others, or be computed again at once for all. Lengths in tokens, before `scale`; times in seconds."""
+
+    a_document: int = 60
+    """Readers for each document that there is."""
+    together: int = 15
+    length: tuple[float, float] = (160_000, 0.3)
+    places: int = 24
+    """Where readers of a document stop; some are far more common than others (1, 1/2, 1/3, ...)."""
+    question: tuple[float, float] = (400, 0.5)
+    output: tuple[float, float] = (200, 0.5)
+    apart: float = 20
+
+
+def synth(seed: int, sessions: int, *, scale: float = 1.0, block: int = 64, mix: Mix = "agent",
           traffic: Traffic | None = None) -> Trace:
     """A trace in arrival order; a function of its arguments alone.
 
     scale: factor on all lengths in tokens (not on times and turns). mix `flip`: `sessions` short chats, then, when the
-    last of them has come, max(2, sessions // 16) very long sessions. Raises ValueError. O(tokens / block).
+    last of them has come, max(2, sessions // 16) very long sessions. mix `document`: `sessions` readers of long
+    documents (see `Readers`). Raises ValueError. O(tokens / block).
     """
     if sessions < 1 or scale <= 0:
         raise ValueError(f"synth needs sessions >= 1 and scale > 0, got {sessions} and {scale}")
-    if mix not in ("agent", "flip"):
-        raise ValueError(f"unknown mix {mix!r}: agent or flip")
+    if mix not in get_args(Mix):
+        raise ValueError(f"unknown mix {mix!r}: {', '.join(get_args(Mix))}")
     world = _World(np.random.default_rng(seed), scale, block)
     if mix == "agent":
         world.run(AGENT if traffic is None else traffic, sessions)
+    elif mix == "document":
+        world.read(Readers(), sessions)
     else:
         world.run(SHORT, sessions)
         world.clock = max(row.arrival for row in world.rows)
@@ -91,7 +114,7 @@ def synth(seed: int, sessions: int, *, scale: float = 1.0, block: int = 64, mix:
 
 
 def write_synth(path: str | os.PathLike[str], seed: int, sessions: int, *, scale: float = 1.0, block: int = 64,
-                mix: Literal["agent", "flip"] = "agent") -> Trace:
+                mix: Mix = "agent") -> Trace:
     """`synth`, written as `arrivals` (gzip if the name ends in .gz). The same arguments give the same bytes."""
     trace = synth(seed, sessions, scale=scale, block=block, mix=mix)
     convert(trace, path, "arrivals")
@@ -119,6 +142,28 @@ class _World:
             tools = int(self.rng.choice(traffic.tools))
             turns = max(1, round(self._draw(traffic.turns)))
             self._stream(traffic, name, 0, tools, turns, self.clock, None)
+
+    def read(self, readers: Readers, sessions: int) -> None:
+        """`sessions` readers, each a session of one turn."""
+        documents = [self._document(readers) for _ in range(max(2, sessions // readers.a_document))]
+        weights = 1.0 / np.arange(1, readers.places + 1)
+        for i in range(sessions):
+            if i % readers.together == 0:
+                blocks, places = documents[int(self.rng.integers(len(documents)))]
+            self.clock += float(self.rng.exponential(readers.apart))
+            path = blocks[: int(self.rng.choice(places, p=weights / weights.sum()))]
+            input = len(path) * self.block + self._tokens(self._draw(readers.question))
+            self._fill(path, input)
+            output = max(1, round(self._draw(readers.output) * self.scale))
+            self.rows.append(_Row(self.clock, f"s{self._sessions:05d}", 0, 0, input, output, path, 0, 0.0, "end_turn",
+                                  None))
+            self._sessions += 1
+
+    def _document(self, readers: Readers) -> tuple[list[int], list[int]]:
+        """Its blocks, and how many of them readers get, the most common first."""
+        blocks: list[int] = []
+        self._fill(blocks, self._tokens(self._draw(readers.length)))
+        return blocks, [int(place) for place in self.rng.integers(1, len(blocks) + 1, readers.places)]
 
     def _stream(self, traffic: Traffic, name: str, sub: int, tools: int, turns: int, clock: float,
                 spawned_after: int | None) -> None:

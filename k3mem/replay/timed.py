@@ -15,12 +15,15 @@ from k3mem.executors.sim import SimExecutor
 from k3mem.plan import Sampling
 from k3mem.policy import Policy, SessionAdmission
 from k3mem.replay.arrival import pool_bytes
+from k3mem.replay.explain import Record, account, asked
 from k3mem.replay.feed import ClosedFeed, OpenFeed
 from k3mem.replay.hints import eviction, stop_of
 from k3mem.replay.metrics import Completions, Times, memory_stats, session_of
 from k3mem.replay.options import BadOption, Progress, ReplayOptions
+from k3mem.replay.series import Series, composition
 from k3mem.replay.trace import Trace, Turn
 from k3mem.request import Output, Outputs, Request
+from k3mem.sched.job import Job
 from k3mem.shape import Shape
 
 
@@ -36,8 +39,9 @@ class TimedReplay:
         self.feed = OpenFeed(trace, options.limit) if options.loop == "open" else ClosedFeed(
             trace, options.limit, options.concurrency, options.gap_cap)
         shape = replace(shape, vocab_size=2**31 - 1, max_tokens=2**31 - 1)
-        policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running, split=options.split,
-                        eviction=eviction(options.policy), ghost_tokens=None, admission=admission_of(options))
+        policy = Policy(token_budget=cost.max_batch_tokens, max_running=cost.max_running,
+                        eviction=eviction(options.policy), split=options.split, ghost_tokens=None,
+                        admission=admission_of(options), interval=options.interval, fork_depths=options.fork_depths)
         self.engine = Engine(shape, self.sim, pool_bytes(options, shape), policy,
                              clock=lambda: self.sim.moment(policy.steps_in_flight), fast_forward=options.fast_forward)
         self.times = Times()
@@ -47,6 +51,9 @@ class TimedReplay:
         self.silent: set[int] = set()
         """... and those of them without a token so far."""
         self.done = 0
+        self.series = Series(options.series) if options.series else None
+        self.jobs: dict[int, tuple[float, Job]] | None = {} if asked(options.explain, trace) is not None else None
+        """When each request was sent, and the engine's own record of it, by turn; None: not kept."""
 
     def run(self, progress: Progress) -> None:
         """To the end of the feed."""
@@ -69,6 +76,8 @@ class TimedReplay:
             engine.until(math.inf if following is None else following)
             self._take(engine.step())
             self.times.on_queue(sim.now, core.lanes.running, len(core.queue) + core.held)
+            if self.series is not None and sim.now >= self.series.due:
+                self.series.add(sim.now, composition(core))
             if self.done - reported >= 64:
                 reported = self.done
                 progress(self.done, feed.total)
@@ -115,6 +124,8 @@ class TimedReplay:
         except RequestTooLarge:
             self._ended(turn, max(start, self.sim.now))
             return
+        if self.jobs is not None:
+            self.jobs[turn.index] = start, self.engine.scheduler.core.jobs[turn.index]
         self.turns[turn.index] = turn
         self.silent.add(turn.index)
         self.times.on_submit(turn.index, start)
@@ -130,6 +141,11 @@ class TimedReplay:
         self.feed.ended(turn, t)
         if self.sessions is not None and self.sessions.on_end(turn, t):
             self.engine.end_session(session_of(turn)[0])
+
+    def records(self, trace: Trace) -> list[Record]:
+        """What each request was given, those that were rejected left out."""
+        return [Record(trace.turns[index], job.hit, start, job.again, job.retractions)
+                for index, (start, job) in sorted((self.jobs or {}).items()) if job.hit is not None]
 
     def session_stats(self) -> dict[str, Any]:
         """What became of sessions: how long they took, and how long their requests were held."""
@@ -151,7 +167,12 @@ def run_timed(trace: Trace, shape: Shape, options: ReplayOptions, progress: Prog
     replay = TimedReplay(trace, shape, options)
     replay.run(progress)
     replay.engine.check()
-    return {
+    more: dict[str, Any] = {}
+    if replay.series is not None:
+        more["series"] = replay.series.stats()
+    if options.explain is not None:
+        more["explain"] = account(replay.records(trace), options.explain, shape, shape.grid)
+    return more | {
         **memory_stats(replay.engine.scheduler.core.metrics), **replay.times.stats(), **replay.session_stats(),
         "loop": options.loop, "max_running": min(replay.cost.max_running, options.concurrency)
         if options.loop == "closed" else replay.cost.max_running,

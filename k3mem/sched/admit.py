@@ -84,7 +84,8 @@ def hit_of(core: Core, scope: ScopeId | None, tokens: Int32, found: Match) -> Hi
     causes = {"never_seen": len(tokens)}
     if core.policy.caching:
         causes = core.cache.explain(scope, tokens, found, found.depth, len(tokens) - 1)
-    return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind, causes)
+    return Hit(len(tokens), found.depth, max(found.kv, found.depth), max(found.known, found.depth), kind, causes,
+               found.evicted)
 
 
 def _seat(core: Core, b: Builder, job: Job, found: Match) -> bool:
@@ -160,7 +161,7 @@ def _new_seat(core: Core, b: Builder, job: Job, found: Match, pages: Int32, stat
         job=job, lane=lane, generation=int(core.lanes.generation[lane]), target=job.count, state=state,
         node=found.node, node_depth=found.depth, pages=held, held=listed(held, count), owned=shared,
         prefilled=found.depth,
-        anchors=anchors.planned(core, job.request, job.count, found) if core.policy.caching else {},
+        anchors=anchors.planned(core, job, job.count, found) if core.policy.caching else {},
     )
     core.lanes.sit(seat, found.depth, count * span, shared)
     b.lane_pages.append((lane, 0, held[:shared]))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from k3mem.radix import Kind, Match
-from k3mem.request import Request
+from k3mem.radix.depths import best_depths
 from k3mem.sched.core import Core
-from k3mem.sched.job import Seated
+from k3mem.sched.job import Job, Seated
 
 PRIORITY = (Kind.PROMPT_END, Kind.BRANCH, Kind.HINT, Kind.TURN, Kind.CHUNK_END, Kind.INTERVAL)
 """Targets are taken in this order when states are short; the earlier kind also names a depth with two reasons."""
 PLACE = {kind: place for place, kind in enumerate(PRIORITY)}
 
 
-def planned(core: Core, request: Request, target: int, found: Match) -> dict[int, Kind]:
+def planned(core: Core, job: Job, target: int, found: Match) -> dict[int, Kind]:
     """Depth -> kind of every anchor of a prompt of `target` tokens that resumes at `found.depth`. All on the grid,
     above the resume depth and below the prompt's end (its last token is computed, not cached)."""
-    grid, policy = core.grid, core.policy
+    grid, policy, request = core.grid, core.policy, job.request
     depths: dict[int, Kind] = {}
 
     def add(depth: int, kind: Kind) -> None:
@@ -31,11 +31,25 @@ def planned(core: Core, request: Request, target: int, found: Match) -> dict[int
         add(depth, Kind.HINT)
     for depth in request.turn_starts:
         add(depth, Kind.TURN)
+    start = found.depth
+    if policy.fork_depths is not None and found.known > found.depth:
+        start = found.known
+        for depth in _fork_depths(core, job, found, policy.fork_depths):
+            add(depth, Kind.BRANCH)
     if policy.interval is not None:
         step = -(-policy.interval // grid) * grid
-        for depth in range((found.depth // step + 1) * step, target, step):
+        for depth in range((start // step + 1) * step, target, step):
             add(depth, Kind.INTERVAL)
     return depths
+
+
+def _fork_depths(core: Core, job: Job, found: Match, most: int) -> list[int]:
+    """Depths between what a prompt resumes from and where it leaves the known path itself, at which earlier prompts
+    left that path: those that would leave least to compute if they came again. O(known + most x forks)."""
+    grid = core.shape.grid
+    end = found.known // grid * grid
+    depth, count = core.cache.tree.forks(job.scope, job.tokens[:end])
+    return best_depths(depth[depth < end], count[depth < end], most, grid, found.depth)
 
 
 def inside(core: Core, seat: Seated, start: int, end: int) -> list[tuple[int, Kind]]:

@@ -58,6 +58,8 @@ class Job:
     waits: int = 0
     """Plans for which it has waited as a follower."""
     retractions: int = 0
+    again: int = 0
+    """Tokens to compute again after retractions and failures."""
     reason: str | None = None
     keep: int | None = None
     ticket: int = 0

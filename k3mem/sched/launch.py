@@ -69,6 +69,7 @@ def _count(core: Core, b: Builder) -> None:
         core.cache.log.add("admit", seat.job.request.id, seat.node_depth)
         if not first:
             metrics.resumed_tokens += seat.target - seat.node_depth
+            seat.job.again += seat.target - seat.node_depth
             continue
         if core.sessions is not None:
             core.sessions.computed(seat.job)

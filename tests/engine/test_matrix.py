@@ -30,13 +30,14 @@ MORE_AXES: dict[str, list[Any]] = {
     "split": [False, True],
     "capture": ["any", "grid", "final"],
     "interval": [None, 32],
+    "fork_depths": [None, 2],
     "deterministic": [False, True],
     "path_cap": [None, 1],
     "budget": [7, 48, 400],
 }
 """Of other choices the default run holds all pairs, too."""
-PLAIN: Cell = {"split": False, "capture": "any", "interval": None, "deterministic": False, "path_cap": None,
-               "budget": 48}
+PLAIN: Cell = {"split": False, "capture": "any", "interval": None, "fork_depths": None, "deterministic": False,
+               "path_cap": None, "budget": 48}
 FULL = os.environ.get("K3MEM_FULL") == "1"
 FULL_REQUESTS = int(os.environ.get("K3MEM_FULL_REQUESTS", "2000"))
 LONGEST, MOST_NEW = 120, 20
@@ -55,7 +56,7 @@ def world(cell: Cell, seed: int, requests: int, **more: Any) -> World:
     policy = Policy(
         token_budget=cell["budget"], max_running=6, steps_in_flight=cell["in_flight"], eager=cell["eager"],
         split=((states + 1) * STATE + 1) / top if cell["split"] else None, interval=cell["interval"],
-        deterministic=cell["deterministic"], path_cap=cell["path_cap"],
+        deterministic=cell["deterministic"], path_cap=cell["path_cap"], fork_depths=cell["fork_depths"],
     )
     return World(seed=seed, requests=requests, shape=shape(page_tokens=span), states=states, pages=pages,
                  policy=policy, window=cell["window"], capture=cell["capture"], longest=LONGEST, most_new=MOST_NEW,
