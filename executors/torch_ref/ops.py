@@ -1,0 +1,103 @@
+"""Arithmetic whose bits do not depend on what else is in the batch.
+
+A matrix product of few rows takes another kernel than one of many, so a row's bits would depend on its company. Here
+every product has the same shape, whatever the step holds: tiles of 16 rows (a padded tile costs what a full one does),
+one product for 16 queries' heads. Sigmoid and SiLU are written out, since the library's differ between the body and
+the tail of a vector. Single additions, multiplications, divisions and the library's exp, tanh, sqrt and sums over the
+last axis are the same for a row in any company; fused multiply-adds are not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from torch import Tensor
+
+TILE = 16
+"""Rows of one matrix product."""
+
+
+@contextmanager
+def quiet(threads: int) -> Iterator[None]:
+    """No gradients, and so many threads: how a product is split among them may decide its bits."""
+    before = torch.get_num_threads()
+    if before != threads:
+        torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if before != threads:
+            torch.set_num_threads(before)
+
+
+def padded(rows: int) -> int:
+    """Rows of whole tiles."""
+    return -(-rows // TILE) * TILE
+
+
+@cache
+def tile_of(columns: int, out: int, dtype: torch.dtype) -> int:
+    """Rows a tile may have so that each row's bits are the same anywhere in it: 16, or 1 where the library's product
+    of this shape treats rows differently (on none seen so far)."""
+    with torch.inference_mode():
+        generator = torch.Generator().manual_seed(1)
+        row = torch.randn(1, columns, generator=generator, dtype=dtype)
+        weight = torch.randn(columns, out, generator=generator, dtype=dtype)
+        got = torch.mm(row.expand(TILE, columns).contiguous(), weight)
+        return TILE if bool((got == got[0]).all()) else 1
+
+
+def tiles(x: Tensor, rows: int = TILE) -> tuple[Tensor, ...]:
+    """Views of so many rows each, of a tensor that has a multiple of them."""
+    return x.view(-1, rows, *x.shape[1:]).unbind(0)
+
+
+class Linear:
+    """y = x W^T + b, tile by tile."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """weight [out, in], bias [out]."""
+        self.weight = weight.t().contiguous()
+        self.bias = bias
+        self.tile = tile_of(*self.weight.shape, weight.dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] -> [rows, out]; rows is a multiple of 16. O(rows in out)."""
+        if len(x) == self.tile:
+            return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
+        y = x.new_empty(len(x), self.weight.shape[1])
+        for one, out in zip(tiles(x, self.tile), tiles(y, self.tile), strict=True):
+            if self.bias is None:
+                torch.mm(one, self.weight, out=out)
+            else:
+                torch.addmm(self.bias, one, self.weight, out=out)
+        return y
+
+
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """[..., 1] of x [..., n]: what RMS normalisation multiplies by."""
+    return (x * x).mean(-1, keepdim=True).add_(eps).rsqrt_()
+
+
+def rms(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over the last axis."""
+    return x * inverse_rms(x, eps)
+
+
+def sigmoid_neg_(x: Tensor) -> Tensor:
+    """sigmoid(-x), in place."""
+    return x.exp_().add_(1).reciprocal_()
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x)."""
+    return x / torch.neg(x).exp_().add_(1)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x), without overflow."""
+    return x.relu().add_(x.abs().neg_().exp_().log1p_())
