@@ -36,7 +36,7 @@ class Mla:
             return weights.take(f"{name}.{part}.weight", *shape)
 
         up = take("kv_b_proj", heads * (nope + v_dim), self.latent).view(heads, nope + v_dim, self.latent)
-        self.up_v = up[:, nope:].transpose(1, 2).contiguous()
+        self.up_v = up[:, nope:].contiguous().transpose(1, 2)
         rank = hidden if config.q_rank is None else config.q_rank
         query = take("q_proj" if config.q_rank is None else "q_b_proj", heads * (nope + rope), rank)
         query = query.view(heads, nope + rope, rank)

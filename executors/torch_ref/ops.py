@@ -2,9 +2,10 @@
 
 A matrix product of few rows takes another kernel than one of many, so a row's bits would depend on its company. Here
 every product has the same shape, whatever the step holds: tiles of 16 rows (a padded tile costs what a full one does),
-one product for 16 queries' heads. Sigmoid and SiLU are written out, since the library's differ between the body and
-the tail of a vector. Single additions, multiplications, divisions and the library's exp, tanh, sqrt and sums over the
-last axis are the same for a row in any company; fused multiply-adds are not asked for.
+and one query's heads by 64 keys. Inner sizes that are no multiple of 16 are padded, and weights stand [out, in]: the
+library treats the rows of one tile differently otherwise. Sigmoid and SiLU are written out, as its own differ between
+the body and the tail of a vector. Single additions, multiplications, divisions and its exp, tanh, sqrt and sums over
+the last axis are the same for a row in any company; fused multiply-adds are not asked for.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ def padded(rows: int) -> int:
 @cache
 def tile_of(columns: int, out: int, dtype: torch.dtype) -> int:
     """Rows a tile may have so that each row's bits are the same anywhere in it: 16, or 1 where the library's product
-    of this shape treats rows differently (on none seen so far)."""
+    of this shape treats rows differently (none seen yet where `columns` is a multiple of 16 and the weight is stored
+    [out, columns])."""
     with torch.inference_mode():
         generator = torch.Generator().manual_seed(1)
-        row = torch.randn(1, columns, generator=generator, dtype=dtype)
-        weight = torch.randn(columns, out, generator=generator, dtype=dtype)
-        got = torch.mm(row.expand(TILE, columns).contiguous(), weight)
-        return TILE if bool((got == got[0]).all()) else 1
+        weight = torch.randn(out, columns, generator=generator, dtype=dtype).t()
+        for row in torch.randn(4, columns, generator=generator, dtype=dtype):
+            got = torch.mm(row.expand(TILE, columns).contiguous(), weight)
+            if not bool((got == got[0]).all()):
+                return 1
+        return TILE
 
 
 def tiles(x: Tensor, rows: int = TILE) -> tuple[Tensor, ...]:
@@ -61,12 +65,16 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight [out, in], bias [out]."""
-        self.weight = weight.t().contiguous()
+        self.columns = weight.shape[1]
+        self.missing = -self.columns % TILE
+        self.weight = torch.nn.functional.pad(weight, (0, self.missing)).contiguous().t()
         self.bias = bias
         self.tile = tile_of(*self.weight.shape, weight.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] -> [rows, out]; rows is a multiple of 16. O(rows in out)."""
+        if self.missing:
+            x = torch.nn.functional.pad(x, (0, self.missing))
         if len(x) == self.tile:
             return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
         y = x.new_empty(len(x), self.weight.shape[1])

@@ -58,6 +58,11 @@ class Records:
         for mine, all_of in ((self.u, u), (self.key, key), (self.decay, decay), (self.row, row)):
             mine[:, layer] = all_of.index_select(0, self.tokens)
 
+    def window(self, before: Tensor, numbers: Tensor) -> Tensor:
+        """[layers, taps - 1, channels] the window behind these records; `before` is that ahead of them."""
+        fresh = self.row.index_select(0, numbers).transpose(0, 1)
+        return torch.cat((before, fresh), 1)[:, len(numbers) :]
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -88,28 +93,17 @@ class Memory:
             self.at.setdefault(snapshot.tokens, []).append(snapshot)
 
 
-def fold(matrix: Tensor, window: Tensor, records: Records, rows: Tensor, counts: Sequence[int],
-         landed: Callable[[int], None]) -> Tensor:
-    """Replay records into states: matrix [B, layers, heads, V, K] in place. Returns the windows after it.
+def fold(matrix: Tensor, records: Records, numbers: Tensor, counts: Sequence[int],
+         landed: Callable[[int], None]) -> None:
+    """Replay records into states: matrix [B, layers, heads, V, K] in place.
 
-    Row b takes counts[b] records, which stand at rows[b, 0], rows[b, 1], ...; counts descend. window [B, layers, taps -
-    1, channels] is that before the first record. `landed(t)` is told when t records of every row that has so many are
-    in. Each token costs S <- a S; S <- S + k u^T, the very operations of the forward pass and nothing that sums, so
-    the bits are those of decoding.
+    Row b takes the counts[b] records numbers[b, 0], numbers[b, 1], ...; counts descend. `landed(t)` is told when every
+    row that has t records has taken so many. A token costs S <- S a; S <- S + u k^T, the very operations of the forward
+    pass and nothing that sums, so the bits are those of decoding. O(sum(counts) layers heads V K).
     """
-    alive = 0
     for t in range(counts[0]):
         alive = sum(count > t for count in counts)
-        at = rows[:alive, t]
-        part = matrix[:alive]
+        at, part = numbers[:alive, t], matrix[:alive]
         part.mul_(records.decay.index_select(0, at).unsqueeze(3))
         part.add_(records.u.index_select(0, at).unsqueeze(4) * records.key.index_select(0, at).unsqueeze(3))
         landed(t + 1)
-    return torch.stack([fold_window(window[b], records, rows[b], count) for b, count in enumerate(counts)])
-
-
-def fold_window(window: Tensor, records: Records, rows: Tensor, count: int) -> Tensor:
-    """[layers, taps - 1, channels] a row's window after its first `count` records."""
-    width = window.shape[1]
-    fresh = records.row.index_select(0, rows[:count]).transpose(0, 1)
-    return torch.cat((window, fresh), 1)[:, -width:] if width else window
