@@ -92,7 +92,7 @@ class Kda:
         window = memory.states.window[self.index]
         taps = len(self.taps)
         every = torch.cat((window.flatten(0, 1), row))
-        near = every.index_select(0, batch.taps).view(len(row), taps, -1).mul_(self.taps)
+        near = every.index_select(0, batch.taps).view(row.shape[0], taps, -1).mul_(self.taps)
         y = near[:, 0]
         for tap in range(1, taps):
             y = y + near[:, tap]
@@ -100,7 +100,7 @@ class Kda:
             at = batch.window_at(snapshot.row, snapshot.tokens, taps)
             snapshot.window(self.index).copy_(every.index_select(0, at))
         window.copy_(every.index_select(0, batch.ends).view(window.shape))
-        q, k, v = silu(y).view(len(row), 3, self.heads, self.dim).unbind(1)
+        q, k, v = silu(y).view(-1, 3, self.heads, self.dim).unbind(1)
         return l2(q).mul_(self.dim**-0.5), l2(k), v
 
     def _decay(self, low: Tensor) -> Tensor:

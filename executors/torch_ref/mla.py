@@ -65,26 +65,26 @@ class Mla:
         row = torch.cat((rms(latent, self.eps).mul_(self.norm), shared), 1)
         memory.kv.put(self.index, batch.write, row[: batch.count])
         keys = memory.kv.get(self.index, batch.read).view(len(batch.spans), -1, KEYS, self.row)
-        mixed = self._attend(query.reshape(len(x), self.heads, self.row), keys, batch)
+        mixed = self._attend(query.reshape(-1, self.heads, self.row), keys, batch)
         o = torch.cat([torch.bmm(part.transpose(0, 1), self.up_v).transpose(0, 1) for part in tiles(mixed)]).flatten(1)
         return self.output(o.mul_(sigmoid_neg_(gate[0].contiguous())) if self.gated else o)
 
     def _attend(self, query: Tensor, keys: Tensor, batch: Batch) -> Tensor:
         """[N, heads, latent] mixed latents; query [N, heads, row], keys [B, tiles, 64, row]."""
-        out = query.new_zeros(len(query), self.heads, self.latent)
+        out = query.new_zeros(query.shape[0], self.heads, self.latent)
         for block in batch.blocks:
-            tokens = len(block.hidden)
+            tokens = block.hidden.shape[0]
             self._attend_block(query[block.first : block.first + tokens], keys[:, : block.tiles], block,
                                out[block.first : block.first + tokens])
         return out
 
     def _attend_block(self, query: Tensor, keys: Tensor, block: Block, out: Tensor) -> None:
-        tokens, tiles, heads = len(query), block.tiles, self.heads
+        tokens, tiles, heads = query.shape[0], block.tiles, self.heads
         values = keys[..., : self.latent]
         scores = query.new_empty(tokens, tiles, heads, KEYS)
         parts = query.unsqueeze(1).expand(tokens, tiles, heads, self.row).split_with_sizes(block.counts)
         for one, into in zip(parts, scores.split_with_sizes(block.counts), strict=True):
-            alive = len(one)
+            alive = one.shape[0]
             torch.bmm(one.reshape(-1, heads, self.row), keys[:alive].reshape(-1, KEYS, self.row).transpose(1, 2),
                       out=into.view(-1, heads, KEYS))
         scores.masked_fill_(block.hidden, -torch.inf)
@@ -93,7 +93,7 @@ class Mla:
         mixed = query.new_empty(tokens, tiles, heads, self.latent)
         parts = scores.split_with_sizes(block.counts)
         for one, into in zip(parts, mixed.split_with_sizes(block.counts), strict=True):
-            alive = len(one)
+            alive = one.shape[0]
             torch.bmm(one.view(-1, heads, KEYS), values[:alive].reshape(-1, KEYS, self.latent),
                       out=into.view(-1, heads, self.latent))
         torch.div(_in_order(mixed), total.unsqueeze(2), out=out)

@@ -5,8 +5,8 @@
 
 (without a latent: z = x, no norm, no W_up). act is SiLU(g) u, or SiTU: b tanh(g / b) sigmoid(g) c tanh(u / c).
 
-Few experts run all at once, as one product in which those not chosen weigh zero; of many, each runs on the tokens that
-chose it, in tiles of 16 rows. Either way a token's sum is taken in an order that does not depend on its company.
+Few experts run all at once, as one product before the activation and one behind it, where those not chosen are zero; of
+many, each runs on the tokens that chose it, in tiles of 16 rows. Either way a token's sum is taken in an order that does not depend on its company.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Moe:
             pairs.append((gate * own, up * own))
             downs.append(down)
         if self.dense:
-            both = [torch.cat([pair[half] for pair in pairs]) for half in (0, 1)]
-            self.pair, self.down = [Linear(torch.cat(both))], [Linear(torch.cat(downs, 1))]
+            every = torch.cat([half for pair in pairs for half in pair])
+            self.pair, self.down = [Linear(every)], [Linear(torch.cat(downs, 1))]
         else:
             self.pair = [Linear(torch.cat(pair)) for pair in pairs]
             self.down = [Linear(down) for down in downs]
@@ -145,9 +145,12 @@ class Moe:
         return self.output(parts[0]).add_(mixed)
 
     def _all(self, z: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
-        weight = z.new_zeros(len(z), self.config.experts).scatter_(1, chosen, share)
-        hidden = self.act(self.pair[0](z)).view(len(z), self.config.experts, -1)
-        return self.down[0](hidden.mul_(weight.unsqueeze(-1)).flatten(1))
+        n, experts, inner = z.shape[0], self.config.experts, self.config.expert_inner
+        where = (chosen + torch.arange(0, n * experts, experts).unsqueeze(1)).flatten()
+        hidden = self.act(self.pair[0](z).view(n * experts, 2 * inner).index_select(0, where))
+        weighed = z.new_zeros(n * experts, inner)
+        weighed.index_copy_(0, where, hidden.mul_(share.view(-1, 1)))
+        return self.down[0](weighed.view(n, experts * inner))
 
     def _chosen(self, z: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
         out = z.new_empty(*chosen.shape, z.shape[1])

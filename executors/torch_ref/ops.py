@@ -75,9 +75,9 @@ class Linear:
         """[rows, in] -> [rows, out]; rows is a multiple of 16. O(rows in out)."""
         if self.missing:
             x = torch.nn.functional.pad(x, (0, self.missing))
-        if len(x) == self.tile:
+        if x.shape[0] == self.tile:
             return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
-        y = x.new_empty(len(x), self.weight.shape[1])
+        y = x.new_empty(x.shape[0], self.weight.shape[1])
         for one, out in zip(tiles(x, self.tile), tiles(y, self.tile), strict=True):
             if self.bias is None:
                 torch.mm(one, self.weight, out=out)
@@ -88,7 +88,7 @@ class Linear:
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
     """[..., 1] of x [..., n]: what RMS normalisation multiplies by."""
-    return (x * x).mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return (x * x).sum(-1, keepdim=True).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
 
 
 def rms(x: Tensor, eps: float) -> Tensor:
