@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from k3mem.console import reported as _reported
+from k3mem.console import size as _size
+from k3mem.generate import generate, model_app
 
 if TYPE_CHECKING:
     from k3mem.executors.cost import CostModel
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(name="k3mem", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Make and convert traces.")
 app.add_typer(trace_app, name="trace")
+app.add_typer(model_app, name="model")
+app.command()(generate)
 
 
 class Mode(str, Enum):
@@ -340,28 +346,6 @@ def version() -> None:
 # -- helpers
 
 
-@contextmanager
-def _reported(*wrong: type[Exception]) -> Iterator[None]:
-    """Errors about the input end in exit code 2, failures of a run in 1, each with its message on stderr. Of plain
-    exceptions only those in `wrong` are taken for errors about the input."""
-    from k3mem.errors import K3MemError
-
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        _fail(f"{where}{error.strerror or error}", 2)
-    except K3MemError as error:
-        _fail(str(error), 2 if isinstance(error, ValueError) else 1)
-    except wrong as error:
-        _fail(str(error), 2)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)
-
-
 def _write_json(report: dict[str, Any], where: str | None) -> bool:
     """Write a report to a file, or to stdout for `-`; whether stdout is taken."""
     import json
@@ -371,15 +355,6 @@ def _write_json(report: dict[str, Any], where: str | None) -> bool:
     elif where is not None:
         Path(where).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return where == "-"
-
-
-def _size(text: str, option: str) -> int:
-    from k3mem.units import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _shape(name: str | None, config: Path | None, tp: int, page: int) -> Shape:

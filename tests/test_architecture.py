@@ -32,7 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},
     # what people run
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
-    "cli": GROUND | {"replay", "executors", "fuzz"},
+    "console": {"errors", "units"},
+    "generate": GROUND | {"console", "engine", "plan", "policy", "request", "executors"},
+    "cli": GROUND | {"console", "generate", "replay", "executors", "fuzz"},
     "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",
                       "executors"},

@@ -69,6 +69,8 @@ class Config:
     top_groups: int
     situ: tuple[float, float] | None
     """(beta, linear beta) of SiTU; None: SiLU."""
+    eos: tuple[int, ...]
+    """Tokens that end an answer."""
     extra_layers: int
     """Next-token layers behind the model, which are not read."""
 
@@ -150,6 +152,7 @@ class Config:
             groups=text.get("num_expert_group", int, default=1), top_groups=text.get("topk_group", int, default=1),
             situ=None if activation == "silu" else (text.get("activation_situ_beta", float, default=4.0),
                                                     text.get("activation_situ_linear_beta", float, default=25.0)),
+            eos=_tokens(text, "eos_token_id"),
             extra_layers=text.get("num_nextn_predict_layers", int, default=0),
         )
 
@@ -183,6 +186,15 @@ class _Keys:
         if default is _REQUIRED:
             raise InvalidShape(f"{self.origin}: {' or '.join((key, *others))} is missing")
         return default
+
+
+def _tokens(text: _Keys, key: str) -> tuple[int, ...]:
+    """One id, a list of them, or none."""
+    value = text.raw.get(key)
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token, int) for token in found):
+        raise InvalidShape(f"{text.origin}: {key} must be a token id or a list of them, got {value!r}")
+    return tuple(found)
 
 
 def _mla_layers(linear: _Keys, layers: int) -> tuple[int, ...]:
