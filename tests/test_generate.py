@@ -103,7 +103,7 @@ def test_text_goes_through_the_tokenizer_and_is_shown_once_it_is_whole(
     ([], "--prompt-ids or --prompt"), (["--prompt", "a"], "needs --tokenizer"),
     (["--prompt-ids", "1", "--prompt", "a", "--tokenizer", "t"], "--prompt-ids or --prompt"),
     (["--prompt-ids", "1,x"], "no list of integers"), (["--prompt-ids", "1,512"], r"outside 0..511"),
-    (["--prompt-ids", "1", "--pool", "no"], "--pool"), (["--prompt-ids", "1", "--pool", "1KB"], "capacity_bytes 1000 is too small"),
+    (["--prompt-ids", "1", "--pool", "no"], "--pool"), (["--prompt-ids", "1", "--pool", "1KB"], "1000 is too small"),
 ])
 def test_wrong_arguments_end_in_two(folder: Path, args: list[str], what: str) -> None:
     got = call("generate", "--model", str(folder), *args)

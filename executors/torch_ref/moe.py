@@ -6,8 +6,8 @@
 (without a latent: z = x, no norm, no W_up). act is SiLU(g) u, or SiTU: b tanh(g / b) sigmoid(g) c tanh(u / c).
 
 Few experts run all at once: one product ahead of the activation, one behind it in which those not chosen are zero. Of
-many, each runs on the tokens that chose it, in tiles of 16 rows. Either way a token's sum is taken in an order that does
-not depend on its company.
+many, each runs on the tokens that chose it, in tiles of 16 rows. Either way the order of a token's sum does not depend
+on its company.
 """
 
 from __future__ import annotations
