@@ -2,10 +2,10 @@
 
 A matrix product of few rows takes another kernel than one of many, so a row's bits would depend on its company. Here
 every product has the same shape, whatever the step holds: tiles of 16 rows (a padded tile costs what a full one does),
-and one query's heads by 64 keys. Inner sizes that are no multiple of 16 are padded, and weights stand [out, in]: the
-library treats the rows of one tile differently otherwise. Sigmoid and SiLU are written out, as its own differ between
-the body and the tail of a vector. Single additions, multiplications, divisions and its exp, tanh, sqrt and sums over
-the last axis are the same for a row in any company; fused multiply-adds are not asked for.
+and one query's heads by 64 keys. How the library rounds a row also depends on how it lies: so rows are contiguous and
+as wide as a multiple of 16 (64 bytes), and weights stand [out, in]. Sigmoid and SiLU are written out, as its own differ
+between the body and the tail of a vector. Single additions, multiplications, divisions and its exp, tanh, sqrt and sums
+over the last axis are the same for a row in any company; fused multiply-adds are not asked for.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] -> [rows, out]; rows is a multiple of 16. O(rows in out)."""
-        if self.missing:
-            x = torch.nn.functional.pad(x, (0, self.missing))
+        x = torch.nn.functional.pad(x, (0, self.missing)) if self.missing else x.contiguous()
         if x.shape[0] == self.tile:
             return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
         y = x.new_empty(x.shape[0], self.weight.shape[1])
