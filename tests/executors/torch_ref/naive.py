@@ -24,7 +24,14 @@ class Naive:
         self.w = {name.removeprefix("language_model.").removeprefix("model."): tensor
                   for name, tensor in load_file(folder / "model.safetensors").items()}
 
+        self.seen: dict[str, Tensor] = {}
+
     def __getitem__(self, name: str) -> Tensor:
+        if name not in self.seen:
+            self.seen[name] = self._read(name)
+        return self.seen[name]
+
+    def _read(self, name: str) -> Tensor:
         if f"{name}.weight_packed" in self.w:
             return unpack(self.w[f"{name}.weight_packed"], self.w[f"{name}.weight_scale"], torch.float64)
         return (self.w[name] if name in self.w else self.w[f"{name}.weight"]).double()

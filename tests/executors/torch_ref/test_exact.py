@@ -12,6 +12,7 @@ import torch
 from k3mem import Request, Sampling
 from k3mem.executors.torch_ref import Model
 from k3mem.plan import PAGE, STATE, Row
+from tests.executors.torch_ref.conftest import golden
 from tests.executors.torch_ref.world import Script, World, greedy, request, same, tokens
 
 ModelOf = Callable[..., Model]
@@ -22,6 +23,15 @@ PAGES = (1, 16, 64)
 @pytest.mark.parametrize("kind", ["tiny-k3", "tiny-kimi-linear"])
 def test_a_cold_run(model_of: ModelOf, kind: str, page: int) -> None:
     World(model_of(kind), page_tokens=page).run(request(1, tokens(1, 150), 20)).check()
+
+
+@pytest.mark.parametrize("name", ["mini-k3", "tiny-k3", "tiny-kimi-linear"])
+def test_golden_models_under_the_engine(name: str) -> None:
+    model = Model.from_pretrained(golden(name))
+    world = World(model, token_budget=200, capacity=64 << 20)
+    world.run(*[request(i, tokens(i, 70 + 30 * i), 8) for i in range(3)])
+    world.run(request(9, [*world.prompts[2], *world.answers[2], 7], 5)).check()
+    assert any(len(plan.restores) for plan in world.executor.plans)
 
 
 def test_a_cold_run_in_float64(model_of: ModelOf) -> None:
@@ -53,6 +63,13 @@ def test_a_hit_at_the_end_of_an_answer(model: Model, page: int) -> None:
     second = [*world.prompts[1], *world.answers[1], *tokens(6, 20)]
     assert world.engine.probe(second).hit == 90 + 13 - 1
     world.run(request(2, second, 9), request(3, [*second, 5, 6], 5)).check()
+
+
+def test_answers_keep_grid_depths_alone_where_the_policy_says_so(model: Model) -> None:
+    world = World(model, deterministic=True).run(request(1, tokens(5, 90), 50))
+    second = [*world.prompts[1], *world.answers[1], *tokens(6, 20)]
+    assert world.engine.probe(second).hit == 128
+    world.run(request(2, second, 9)).check()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
