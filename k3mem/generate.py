@@ -7,7 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from k3mem.console import fail, reported, size
@@ -176,6 +175,8 @@ class Lookup:
 
     def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
         """See `k3mem.sched.core.Drafter`. O(tokens)."""
+        import numpy as np
+
         if len(tokens) < 3:
             return tokens[:0]
         places = np.flatnonzero((tokens[:-2] == tokens[-2]) & (tokens[1:-1] == tokens[-1]))

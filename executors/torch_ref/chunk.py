@@ -24,16 +24,18 @@ CHUNK = KEYS
 
 def chunk_scan(memory: Memory, layer: int, batch: Batch, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor,
                u: Tensor, o: Tensor) -> None:
-    """What `kda.scan` does, rounded otherwise, for the rows that are `chunked`; g is the decay's logarithm. Snapshots
-    inside a row must lie at multiples of 64 or at its end. O(tokens heads (64 K + V K))."""
+    """What `kda.scan` does, rounded otherwise, for the rows that are `chunked`; g is the decay's logarithm. A
+    snapshot off the multiples of 64 cuts its chunk. O(tokens heads (64 K + V K))."""
     first = torch.from_numpy(batch.first)
     for row, span in enumerate(batch.spans):
         if not span.chunked:
             continue
         state = memory.states.matrix[layer][row]
         begin, length = 0, len(span.tokens)
+        stops = [snapshot.tokens for snapshot in memory.snapshots if snapshot.row == row]
         while begin < length:
             end = min(length, begin + CHUNK - (span.start + begin) % CHUNK)
+            end = min([end, *(stop for stop in stops if stop > begin)])
             at = first[begin:end] + row
             parts = [x.index_select(0, at).transpose(0, 1) for x in (q, k, v, g, beta.unsqueeze(2))]
             added, out = _one_chunk(state, *parts)

@@ -144,6 +144,9 @@ class TorchExecutor:
         """Rows whose lanes run, by number; `done` of the others."""
         out = {}
         given, offsets = plan.tokens.tolist(), plan.token_offset.tolist()
+        if given and max(given) >= self.model.config.vocab:
+            raise RuntimeError(f"step {plan.step}: token {max(given)} is outside the vocabulary; this model takes "
+                               "no media")
         columns = zip(plan.kind.tolist(), plan.lane.tolist(), plan.generation.tolist(), plan.start.tolist(),
                       plan.sample.tolist(), strict=True)
         for i, (kind, number, generation, start, sample) in enumerate(columns):

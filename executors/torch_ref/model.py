@@ -119,11 +119,11 @@ class Model:
             logits = self.step(Batch.of([span], c.conv), Memory(states, kv))
             held = {}
             for n, i in enumerate(c.kda_layers):
-                held[f"state.{i}"] = states.matrix[n][0].transpose(1, 2).clone()
+                held[f"state.{i}"] = states.matrix[n][0].transpose(1, 2)
                 held[f"conv.{i}"] = states.window[n][0]
             for i, rows in zip(c.mla_layers, kv.rows.view(-1, len(ids), c.kv_row), strict=True):
                 held[f"kv.{i}"] = rows
-        return logits.clone(), held
+        return logits.clone(), {name: tensor.clone() for name, tensor in held.items()}
 
     def logits(self, tokens: Sequence[int] | Int32 | Int64 | Tensor, *, kda_mode: str = "recurrent") -> Tensor:
         """[T, vocab] of a bare pass over a whole sequence."""

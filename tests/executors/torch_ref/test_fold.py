@@ -146,3 +146,39 @@ def test_results_are_collected_in_order(model: Model) -> None:
     with pytest.raises(RuntimeError, match="order"):
         bench.executor.collect(second)
     assert bench.executor.collect(first) is first and bench.executor.collect(second) is second
+
+
+def test_media_are_refused(model: Model) -> None:
+    bench = Bench(model)
+    plan = bench.host.plan()
+    bench.host.seat(plan, 2, prompt=3, limit=LIMIT)
+    with pytest.raises(RuntimeError, match="token 512 is outside the vocabulary"):
+        run(bench.executor, plan.prefill(2, 0, [1, 512, 3], True))
+
+
+@pytest.mark.parametrize("mode", ["recurrent", "chunk"])
+def test_snapshots_inside_a_chunk_are_the_states_at_their_depths(model: Model, mode: str) -> None:
+    text = tokens(5, 200)
+    bench = Bench(model, kda_mode=mode)
+    plan = bench.host.plan()
+    bench.host.seat(plan, 2, prompt=len(text), limit=len(text) + 9)
+    plan.prefill(2, 0, text[:10], False)
+    run(bench.executor, plan)
+    plan = bench.host.plan()
+    depths = (74, 138, 200) if mode == "chunk" else (11, 12, 64, 74, 130, 200)
+    targets = [bench.host.new_state(plan) for _ in depths]
+    plan.prefill(2, 10, text[10:], True)
+    for depth, target in zip(depths, targets, strict=True):
+        plan.snapshot(depth, target)
+    (result,) = run(bench.executor, plan)
+    assert result.written.all()
+    for depth, target in zip(depths, targets, strict=True):
+        held = model.forward(text[:depth])[1]
+        window, matrix = bench.executor.arena.parts(bench.slot(target).unsqueeze(0))
+        for n, i in enumerate(model.config.kda_layers):
+            if mode == "recurrent":
+                assert torch.equal(matrix[0, n].transpose(1, 2), held[f"state.{i}"])
+                assert torch.equal(window[0, n], held[f"conv.{i}"])
+            else:
+                assert torch.allclose(matrix[0, n].transpose(1, 2), held[f"state.{i}"], atol=1e-5)
+                assert torch.allclose(window[0, n], held[f"conv.{i}"], atol=1e-5)
