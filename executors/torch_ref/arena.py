@@ -5,7 +5,8 @@
 
 A page is [KV layer][token][latent + rope]; so a token's row in the first KV layer is number
 place * layers * page_tokens + position % page_tokens, and `page_tokens` further a layer. A slot is
-[KDA layer][taps - 1][channels] windows, then [KDA layer][head][V][K] matrices.
+[KDA layer][taps - 1][channels] windows, then [KDA layer][head][V][K] matrices. Nothing is written to the sinks: the
+zeros of page 0 are what attention reads behind a row's last token.
 """
 
 from __future__ import annotations

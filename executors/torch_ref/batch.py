@@ -73,7 +73,7 @@ class Batch:
     write: Tensor
     """[N] KV row of each token in the first KV layer."""
     read: Tensor
-    """[B * tiles * 64] KV row of each position; row 0 (the sink's, all zero) beyond a row's last token."""
+    """[B * tiles * 64] KV row of each position; 0 beyond a row's last token."""
     blocks: tuple[Block, ...]
     outputs: Tensor
     """Tokens whose logits are wanted, by row, then by time; padded with token 0 to whole tiles."""

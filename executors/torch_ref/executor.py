@@ -23,6 +23,7 @@ from k3mem.executors.torch_ref.ops import quiet
 from k3mem.executors.torch_ref.stores import Memory, Records, Snapshot, States, fold
 from k3mem.executors.torch_ref.tables import Lane, Tables
 from k3mem.plan import PAGE, STATE, Done, Plan, Result, Row
+from k3mem.types import Bool, UInt8
 
 PREFILL, VERIFY = int(Row.PREFILL), int(Row.VERIFY)
 
@@ -140,7 +141,7 @@ class TorchExecutor:
 
     # -- rows
 
-    def _rows(self, plan: Plan, done: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> dict[int, _Row]:
+    def _rows(self, plan: Plan, done: UInt8) -> dict[int, _Row]:
         """Rows whose lanes run, by number; `done` of the others."""
         out = {}
         given, offsets = plan.tokens.tolist(), plan.token_offset.tolist()
@@ -182,7 +183,7 @@ class TorchExecutor:
             raise RuntimeError(f"step {plan.step}: a snapshot at {depth} of a PREFILL row from {row.span.start} to "
                                f"{row.span.start + row.length}")
 
-    def _forward(self, plan: Plan, rows: list[_Row], written: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+    def _forward(self, plan: Plan, rows: list[_Row], written: Bool) -> None:
         """Forward, sampling, fold."""
         if not rows:
             return
@@ -265,7 +266,7 @@ class TorchExecutor:
         return self.arena.records(torch.tensor(tokens)), where
 
     def _fold(self, rows: list[tuple[_Row, list[int]]], records: Records,
-              written: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+              written: Bool) -> None:
         """Replay each row's accepted prefix into its working state, in place, and take its snapshot on the way."""
         rows = sorted((entry for entry in rows if entry[0].accepted), key=lambda entry: -len(entry[0].accepted))
         if not rows:

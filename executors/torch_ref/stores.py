@@ -14,7 +14,7 @@ class Kv:
     """KV rows of all KV layers, in one tensor."""
 
     rows: Tensor
-    """[any, width]; row 0 is zero."""
+    """[any, width]; row 0 of each KV layer is finite, since it stands in for what lies beyond a row's last token."""
     stride: int
     """From a token's row in one KV layer to its row in the next one."""
 
@@ -23,8 +23,7 @@ class Kv:
         self.rows.index_copy_(0, where + layer * self.stride if layer else where, rows)
 
     def get(self, layer: int, where: Tensor) -> Tensor:
-        """[n, width] rows; `where` as above. Layer 0's row 0 stands in for all beyond a row's end: in other layers it
-        becomes row `layer * stride`, which is zero as well."""
+        """[n, width] rows; `where` as above."""
         return self.rows.index_select(0, where + layer * self.stride if layer else where)
 
 

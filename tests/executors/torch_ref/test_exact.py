@@ -222,3 +222,18 @@ def test_chunk_form_is_equal_for_cuts_at_multiples_of_64(model: Model) -> None:
     logits, held = model.forward(prompt, kda_mode="chunk")
     same(model, whole.executor.finals[1], held)
     assert int(logits[-1].argmax()) == whole.answers[1][0]
+
+
+def test_chunk_form_leaves_decode_and_speculation_alone(model: Model) -> None:
+    prompts = [tokens(i, 70 + 30 * i) for i in range(3)]
+    many = [request(i, prompt, 20) for i, prompt in enumerate(prompts)]
+    plain = World(model, kda_mode="chunk", caching=False, max_running=1).run(*many)
+    drafts = Script(model, prompts, 20, 3)
+    drafts.texts = [(len(prompt), prompt + plain.answers[i]) for i, prompt in enumerate(prompts)]
+    world = World(model, kda_mode="chunk", drafter=drafts, window=6).run(*many)
+    assert world.answers == plain.answers
+    for i in range(3):
+        for mine, other in zip(world.executor.finals[i], plain.executor.finals[i], strict=True):
+            assert torch.equal(torch.as_tensor(mine), torch.as_tensor(other))
+    with pytest.raises(ValueError, match="recurrent or chunk"):
+        World(model, kda_mode="other")
