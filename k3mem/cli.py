@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from k3mem.cli_generate import generate, model_app
 from k3mem.cli_parts import (
     TP,
     Admission,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 app = typer.Typer(name="k3mem", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Make and convert traces.")
 app.add_typer(trace_app, name="trace")
+app.add_typer(model_app, name="model")
+app.command()(generate)
 
 
 class Loop(str, Enum):

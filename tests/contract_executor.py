@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +37,31 @@ class Candidate:
     """`Sampling.script` is obeyed."""
 
 
+def torch_candidate() -> Candidate:
+    """A random model of two layers, made when the first test asks for it."""
+
+    @cache
+    def model() -> Any:
+        from k3mem.executors.torch_ref import Model
+        from k3mem.executors.torch_ref.init import config_of, write
+
+        with TemporaryDirectory() as folder:
+            write(folder, config_of("tiny-k3", 2))
+            return Model.from_pretrained(folder)
+
+    def executor() -> Executor:
+        from k3mem.executors.torch_ref import TorchExecutor
+
+        made: Executor = TorchExecutor(model())
+        return made
+
+    def shape() -> Shape:
+        pages: Shape = model().shape(page_tokens=4)
+        return pages
+
+    return Candidate(executor, shape)
+
+
 FACTORIES: dict[str, Candidate] = {
     "mock": Candidate(lambda: MockExecutor(seed=1)),
     "mock-reference": Candidate(lambda: MockExecutor(seed=1, device="python")),
@@ -40,6 +69,8 @@ FACTORIES: dict[str, Candidate] = {
     "mock-fast-forward": Candidate(lambda: MockExecutor(seed=3, fast_forward=True)),
     "sim": Candidate(SimExecutor),
 }
+if find_spec("torch") and find_spec("safetensors"):
+    FACTORIES["torch_ref"] = torch_candidate()
 
 
 @dataclass
