@@ -201,10 +201,19 @@ def evicts_one_more() -> Plant:
             return old(self, pages, states, *more)
         return alloc
 
-    return all_of(patched(Cache, "room", make), patched(room, "make_room", lambda old: (
-        lambda core, b, pages, states, *more, **kw: (
-            core.cache.room(pages, states, kw.get("node", -1)) is not None and old(core, b, pages, states, *more, **kw))
-    )))
+    def take(old: Any) -> Any:
+        def taken(core: Core, b: Builder, pages: int, states: int, *more: Any) -> Any:
+            core.cache.room(pages, states)
+            return old(core, b, pages, states, *more)
+        return taken
+
+    def one(old: Any) -> Any:
+        def taken(core: Core, b: Builder, *more: Any) -> Any:
+            core.cache.room(0, 1)
+            return old(core, b, *more)
+        return taken
+
+    return all_of(patched(Cache, "room", make), patched(room, "take", take), patched(room, "take_state", one))
 
 
 def targets_are_skipped() -> Plant:
