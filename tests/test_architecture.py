@@ -25,19 +25,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": GROUND | {"radix"},
     "request": GROUND | {"plan", "radix"},
     "executor": GROUND | {"plan"},
+    # what drafts are worth, and sums that ranks do: functions of arrays
+    "spec": GROUND,
     # executors obey plans and see nothing else
     "executors": {"plan", "shape", "errors", "executor", "types", "native"},
     # the only code that sees tree and pool together
-    "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events"},
-    "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},
+    "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events", "spec"},
+    "engine": GROUND | {"sched", "spec", "plan", "policy", "request", "executor", "events"},
     # what people run
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
     "cli": GROUND | {"replay", "executors", "fuzz"},
     "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",
-                      "executors"},
+                      "executors", "spec"},
     # the package's face: lazily
-    "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request", "events"},
+    "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request", "events", "spec"},
 }
 """Part -> parts that it may import; itself always."""
 
