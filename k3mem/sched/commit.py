@@ -10,7 +10,7 @@ from k3mem.errors import Corrupted
 from k3mem.plan import Done, Plan, Result
 from k3mem.radix import Kind
 from k3mem.request import Output, Outputs
-from k3mem.sched import close
+from k3mem.sched import close, speculate
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Seated
 from k3mem.types import Int32, UInt8
@@ -34,13 +34,15 @@ def commit(core: Core, flight: Flight, result: Result) -> Outputs:
     """Book a step's result; what each request got. O(rows + tokens + snapshots) in one pass in C; in Python only what
     lanes that end, drain, or have a stop function need.
 
-    Order: the callers' stop functions, whatever they do, before anything is booked; then tokens (a snapshot's path
-    needs them), snapshots that were written, lanes that end.
+    Order: the callers' stop functions, whatever they do, and their planner, before anything is booked; then tokens (a
+    snapshot's path needs them), snapshots that were written, lanes that end.
     """
     plan, lanes, metrics = flight.plan, core.lanes, core.metrics
     _same_step(plan, result)
     accepted, done, tokens = _plausible(core, flight, result)
     stops = _ask_stops(core, plan, result) if lanes.stoppers else {}
+    if core.drafter is not None:
+        speculate.learn(core, flight, result)
     core.failures = 0
     ends, core.outputs = core.outputs, []
     loud = done

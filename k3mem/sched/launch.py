@@ -30,7 +30,11 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     moves.written(core, plan)
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
     ends = lanes.launch(b.rows, plan.lane, core.step)
-    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, _written(core, b), ends or _ends_lane(core, b))
+    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, _written(core, b), ends or _ends_lane(core, b),
+                    b.proposal, bool(core.flights))
+    if b.proposal is not None:
+        metrics.drafts_offered += int(b.proposal.offered.sum())
+        metrics.drafts_verified += sum(len(d) for d in b.proposal.drafts)
     for row in b.prefill:
         lane = row.seat.lane
         lanes.launched[lane] = row.seat.prefilled = row.end

@@ -32,8 +32,8 @@ class Drafter(Protocol):
     """Proposes tokens for a request from its committed tokens (a host drafter).
 
     A drafter that keeps something of a request has a method `ended(request_id)` too: the request has ended, and its id
-    may come again for another one. One whose drafts leave KV of their own has a `version`, a string: requests drafted
-    by different versions share nothing.
+    may come again for another one. It must not call the engine; what it raises is an event. One whose drafts leave KV
+    of their own has a `version`, a string: requests drafted by different versions share nothing.
     """
 
     def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32 | Draft:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k3mem.spec import Calibration, Draft, NGram, Scripted
@@ -50,6 +50,7 @@ def test_a_request_that_ended_is_forgotten_and_its_id_starts_anew() -> None:
     assert draft(drafter, [4, 5]) == []  # fewer tokens than last time: another request
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 3), st.integers(0, 2),
        st.lists(st.integers(1, 7), max_size=20), st.integers(1, 6))
 def test_token_by_token_or_at_once_it_says_what_a_search_says(
