@@ -81,7 +81,7 @@ class Speculation(Knowing):
         self.live: set[Hashable] = set()
         """Requests that were drafted for and whose end the drafter does not know."""
         self.wrong: str | None = None
-        """What was found where the engine takes every exception for the drafter's."""
+        """What was found where the engine takes every exception for its caller's."""
 
     def begin(self) -> None:
         """A plan is about to be made."""
@@ -141,7 +141,7 @@ class Speculation(Knowing):
         """As `Planner.accepted`."""
         for sure, *told in zip(confidence[:, 0].tolist(), kept.tolist(), right.tolist(), strict=True):
             if (known := self.sent.pop(sure, None)) != tuple(told):
-                raise Found("oracle", f"the planner was told (verified, right) = {tuple(told)} of a row of {known}")
+                self.wrong = f"the planner was told (verified, right) = {tuple(told)} of a row of {known}"
         self.planner.accepted(confidence, kept, right)
 
     def took(self, rows: int, tokens: int, context: int, us: float) -> None:

@@ -30,6 +30,7 @@ class Engine:
 
     `clock` gives seconds for deadlines (default: time.monotonic). With a `drafter`, VERIFY rows of up to `window`
     tokens (1 + drafts) are planned; a `planner` chooses how much of what is drafted is verified (default: all of it).
+    Where it learns from the executor's times, `clock` must run as fast as the executor's.
     `fast_forward` lets one plan stand for many decode steps where the executor can.
     Raises InvalidShape or ValueError when shape, policy, executor and capacity do not go together.
     """

@@ -34,8 +34,8 @@ def commit(core: Core, flight: Flight, result: Result) -> Outputs:
     """Book a step's result; what each request got. O(rows + tokens + snapshots) in one pass in C; in Python only what
     lanes that end, drain, or have a stop function need.
 
-    Order: the callers' stop functions, whatever they do, and their planner, before anything is booked; then tokens (a
-    snapshot's path needs them), snapshots that were written, lanes that end.
+    Order: the callers' stop functions, whatever they do, before anything is booked; then tokens (a snapshot's path
+    needs them), snapshots that were written, lanes that end.
     """
     plan, lanes, metrics = flight.plan, core.lanes, core.metrics
     _same_step(plan, result)

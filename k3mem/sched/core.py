@@ -47,8 +47,8 @@ class Flight:
     """Its commit may free a lane or make a request start decoding: something a following plan would use."""
     proposal: Proposal | None = None
     """What drafters proposed for its decode and verify rows."""
-    follows: bool = False
-    """It was launched while another step was in flight: it began when that one ended."""
+    pause: float = 0.0
+    """Seconds for which nothing was in flight before its launch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +71,8 @@ class Core:
     """Chooses how much of what is drafted is verified; None: everything."""
     ended: float | None = None
     """When the last committed step ended, on the executor's clock; None where it does not say."""
+    quiet: float | None = None
+    """When the engine, on its own clock, learned that nothing is in flight; None where something is."""
     ends_drafts: Callable[[Hashable], None] | None = None
     """The drafter's `ended`, where it has one."""
     jobs: dict[Hashable, Job] = field(default_factory=dict)

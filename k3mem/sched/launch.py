@@ -31,7 +31,8 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
     metrics.prefill_tokens += sum(r.end - r.start for r in b.prefill)
     ends = lanes.launch(b.rows, plan.lane, core.step)
     flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, _written(core, b), ends or _ends_lane(core, b),
-                    b.proposal, bool(core.flights))
+                    b.proposal, 0.0 if core.quiet is None else core.clock() - core.quiet)
+    core.quiet = None
     if b.proposal is not None:
         metrics.drafts_offered += int(b.proposal.offered.sum())
         metrics.drafts_verified += sum(len(d) for d in b.proposal.drafts)

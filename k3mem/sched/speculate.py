@@ -105,7 +105,7 @@ def _kept(core: Core, confidence: Float64, offered: Int32, context: int) -> Int3
 
 def learn(core: Core, flight: Flight, result: Result) -> None:
     """Tell the planner what came of a step, before anything of it is booked: drafts accepted, where nothing but the
-    drafts ended them, and the step's time, where it followed another at once and computed nothing else. O(rows)."""
+    drafts ended them, and the step's time, where it computed nothing else. O(rows)."""
     plan, proposal, planner = flight.plan, flight.proposal, core.planner
     ends = result.times
     began = core.ended
@@ -114,9 +114,14 @@ def learn(core: Core, flight: Flight, result: Result) -> None:
         accepted, kept = result.accepted[:rows], plan.length[:rows] - 1
         right = np.maximum(accepted - 1, 0)
         if planner is not None:
-            _tell(planner, flight, result, kept, right, began)
+            try:
+                _tell(planner, flight, result, kept, right, began)
+            except Exception as e:  # the caller's code: anything may come, and the step goes on
+                core.cache.log.add("planner", detail=f"{type(e).__name__}: {e}")
         core.metrics.drafts_accepted += int(right.sum())
     core.ended = float(ends[-1]) if len(ends) else None
+    if planner is not None and len(core.flights) == 1:
+        core.quiet = core.clock()
 
 
 def _tell(planner: Planner, flight: Flight, result: Result, kept: Int32, right: Int32, began: float | None) -> None:
@@ -126,11 +131,12 @@ def _tell(planner: Planner, flight: Flight, result: Result, kept: Int32, right: 
     told = (kept > 0) & (result.accepted[:rows] > 0) & (result.done[:rows] == 0)
     if told.any():
         planner.accepted(proposal.confidence[told], kept[told], right[told])
-    if flight.follows and began is not None and len(ends) == 1 and _alone(plan, rows):
+    if began is not None and len(ends) == 1 and _alone(plan, rows):
+        # what passed while nothing was in flight is the host's time, not the step's
         context = int(plan.start[:rows].sum(dtype=np.int64))
-        planner.took(rows, int(plan.length[:rows].sum()), context, 1e6 * (float(ends[0]) - began))
+        planner.took(rows, int(plan.length[:rows].sum()), context, 1e6 * (float(ends[0]) - began - flight.pause))
 
 
 def _alone(plan: Plan, rows: int) -> bool:
-    """Whether a plan computes decode and verify rows and copies nothing."""
-    return len(plan.kind) == rows and not (len(plan.moves) or len(plan.page_copies) or len(plan.restores))
+    """Whether a plan computes decode and verify rows, copies nothing, and follows no failure."""
+    return len(plan.kind) == rows and not (plan.resync or len(plan.moves) or len(plan.page_copies) or len(plan.restores))

@@ -26,7 +26,8 @@ class Planner(Protocol):
     """Chooses windows when a step is planned, and is told what came of them when it commits.
 
     Rows are all decode and verify rows of the step. confidence: [rows, most] of their drafts in order, whatever stands
-    beyond a row's `offered` drafts. Calls may be repeated where a plan was cancelled.
+    beyond a row's `offered` drafts. `choose` may be asked again where a plan was cancelled; what it raises comes out of
+    `plan()`. What the others raise is an event, and that lesson is lost.
     """
 
     def choose(self, confidence: Float64, offered: Int32, context: int) -> Int32:
