@@ -139,4 +139,5 @@ def _tell(planner: Planner, flight: Flight, result: Result, kept: Int32, right: 
 
 def _alone(plan: Plan, rows: int) -> bool:
     """Whether a plan computes decode and verify rows, copies nothing, and follows no failure."""
-    return len(plan.kind) == rows and not (plan.resync or len(plan.moves) or len(plan.page_copies) or len(plan.restores))
+    copies = len(plan.moves) or len(plan.page_copies) or len(plan.restores)
+    return len(plan.kind) == rows and not (plan.resync or copies)
