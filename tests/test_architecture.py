@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "request": GROUND | {"plan", "radix"},
     "executor": GROUND | {"plan"},
     # what drafts are worth, and sums that ranks do: functions of arrays
-    "spec": GROUND,
+    "spec": GROUND, "parallel": GROUND,
     # executors obey plans and see nothing else
     "executors": {"plan", "shape", "errors", "executor", "types", "native"},
     # the only code that sees tree and pool together
