@@ -33,8 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events", "spec"},
     "engine": GROUND | {"sched", "spec", "plan", "policy", "request", "executor", "events"},
     # what people run
+    "profile": GROUND | {"engine", "spec", "plan", "policy", "request", "executor"},
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
-    "cli": GROUND | {"replay", "executors", "fuzz"},
+    "cli": GROUND | {"replay", "executors", "executor", "fuzz", "profile", "spec"},
     "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",
                       "executors", "spec"},
