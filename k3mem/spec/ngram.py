@@ -11,8 +11,10 @@ import numpy.typing as npt
 from k3mem.spec.draft import EMPTY, Draft
 from k3mem.types import Int32
 
-FACTOR = np.uint64(0x9E3779B97F4A7C15)
+FACTOR, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Odd, so that its powers are distinct modulo 2^64."""
+FEW = 16
+"""Below so many new runs plain integers are quicker than arrays."""
 
 
 @dataclass(slots=True)
@@ -49,8 +51,10 @@ class NGram:
         for n in range(self.most, self.least - 1, -1):
             key = index.last[n - self.least]
             at = index.after[n - self.least].get(key, -1) if key >= 0 else -1
-            if at >= 0 and np.array_equal(tokens[at - n : at], tokens[len(tokens) - n :]):
-                guess = np.resize(tokens[at : at + limit], limit)  # what repeats goes on repeating
+            if at >= 0 and tokens[at - n : at].tolist() == tokens[len(tokens) - n :].tolist():
+                guess = tokens[at : at + limit].copy()
+                if len(guess) < limit:
+                    guess = np.resize(guess, limit)  # what repeats goes on repeating
                 return Draft(guess, np.full(len(guess), n / (n + 1)))
         return Draft(EMPTY, None)
 
@@ -79,12 +83,18 @@ class NGram:
 def _hashes(tokens: Int32, n: int) -> list[int]:
     """Hash of each run of n tokens, in order. O(tokens x n)."""
     runs = len(tokens) - n + 1
-    if runs < 1:
-        return []
+    if runs <= FEW:
+        near, keys = [t + 1 for t in tokens.tolist()], []
+        for first in range(runs):
+            key = 0
+            for t in near[first : first + n]:
+                key = (key * FACTOR + t) & MASK
+            keys.append(key)
+        return keys
     out: npt.NDArray[np.uint64] = np.zeros(runs, np.uint64)
     wide = tokens.astype(np.uint64)
     for i in range(n):
-        out = out * FACTOR + wide[i : i + runs] + np.uint64(1)
+        out = out * np.uint64(FACTOR) + wide[i : i + runs] + np.uint64(1)
     found: list[int] = out.tolist()
     return found
 

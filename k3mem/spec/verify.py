@@ -19,7 +19,7 @@ import numpy as np
 
 from k3mem.spec.calibrate import Calibration
 from k3mem.spec.surface import Corrected, Surface
-from k3mem.types import Float64, Int32
+from k3mem.types import Float64, Int32, Int64
 
 
 class Planner(Protocol):
@@ -82,9 +82,15 @@ def assign(survival: Float64, budget: int) -> Int32:
     """[rows] drafts of each row when `budget` of all are verified: those that survive likeliest, prefix-closed.
     O(n log n). What a device does with current confidences, within the host's budget."""
     rows, most = survival.shape
-    # by position, then by row: of equal survivals the earlier position comes first
-    order = np.argsort(-survival.T.ravel(), kind="stable")[: min(budget, int((survival >= 0).sum()))]
+    order = _ranked(survival, min(budget, int((survival >= 0).sum())))
     return np.bincount(order % rows, minlength=rows).astype(np.int32) if most else np.zeros(rows, np.int32)
+
+
+def _ranked(survival: Float64, count: int) -> Int64:
+    """[count] the drafts that survive likeliest, each as position x rows + row: of equal survivals the earlier position
+    comes first, so that any number of them is prefix-closed."""
+    out: Int64 = np.argsort(-survival.T.ravel(), kind="stable")[:count]
+    return out
 
 
 def is_flat(surface: Surface, rows: int, drafts: int, context: int) -> bool:
@@ -137,11 +143,13 @@ class VerifyPlanner:
             self._reports.append(survival)
         if flat:
             return offered
+        order = _ranked(survival, drafts)
         if not self.late:
-            budget = best_budget(self.surface, survival, context).budget
+            gain = np.append(0.0, np.cumsum(survival.T.ravel()[order]))
+            budget = _best(self.surface, gain, rows, context).budget
         else:
             budget = self._late_budget(self.surface, rows, drafts, context)
-        return assign(survival, budget)
+        return np.bincount(order[:budget] % rows, minlength=rows).astype(np.int32)
 
     def accepted(self, confidence: Float64, kept: Int32, right: Int32) -> None:
         """As `Planner.accepted`. O(rows x window)."""
