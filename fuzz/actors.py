@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 from k3mem.errors import Effect
-from k3mem.fuzz import evictions, sessions
+from k3mem.fuzz import evictions, sessions, speculation
 from k3mem.fuzz import script as do
 from k3mem.fuzz.script import Action, Config
 from k3mem.fuzz.world import VOCAB, World
@@ -65,6 +65,7 @@ def draw_config(rng: random.Random, seed: int) -> Config:
         race=rng.random() < 0.15, alone=100, fast_forward=rng.random() < 0.2,
         admission=sessions.draw(random.Random(f"door {seed}"), 0.22), eviction=eviction, told=told,
         fork_depths=random.Random(f"forks {seed}").choice((None, None, None, 1, 3)),
+        verify=speculation.draw(random.Random(f"verify {seed}")),
     )
 
 
@@ -77,6 +78,7 @@ def _wide(rng: random.Random, seed: int) -> Config:
         move_pages=rng.choice((0, 0, 64)), path_cap=rng.choice((None, None, 2)), chunk_ends=rng.random() < 0.8,
         follow=rng.random() < 0.8, ghost_tokens=rng.choice((None, 2000)), window=rng.choice((1, 1, 1, 4)),
         shuffle=rng.random() < 0.5, check_every=64, audit_every=256, fast_forward=rng.random() < 0.2,
+        verify=speculation.draw(random.Random(f"verify {seed}")),
     )
 
 

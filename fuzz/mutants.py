@@ -18,6 +18,7 @@ from k3mem.fuzz import plants_queue as q
 from k3mem.fuzz import plants_rules as r
 from k3mem.fuzz import plants_sched as s
 from k3mem.fuzz import plants_sessions as d
+from k3mem.fuzz import plants_speculation as v
 from k3mem.fuzz import plants_tree as t
 from k3mem.fuzz.patching import Plant
 from k3mem.radix import Kind
@@ -126,6 +127,10 @@ MUTANTS: tuple[Mutant, ...] = (
     *_of("sched/sessions", "sched.session_family", d.children_wait_outside, d.parents_come_too_late),
     *_of("sched/sessions", "sched.session_over", d.ends_are_ignored, d.ends_while_running_are_ignored,
          d.ends_while_held_are_ignored),
+    *_of("sched/speculate", "sched.window", v.window_of_another_lane, v.window_past_the_drafts, v.planner_is_ignored,
+         v.last_drafts_are_kept, v.drafts_of_another_lane),
+    *_of("sched/speculate", "sched.learned", v.told_of_stops, v.told_with_the_bonus, v.told_of_another_row),
+    *_of("sched/core", "sched.drafter", v.drafter_is_not_told, v.drafter_is_told_of_the_retracted),
     # plans: order, overlap, speculation
     *_of("executors/mock", "plan.order", o.moves_come_last, o.snapshots_come_late),
     *_of("sched/builder", "plan.order", o.page_in_use_is_zeroed, o.state_in_use_is_zeroed, o.restores_overlap),

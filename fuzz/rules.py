@@ -87,6 +87,9 @@ RULES: dict[str, str] = {
     "sched.session_idle": "where nothing runs or waits, nobody is held",
     "sched.session_family": "who is under a session that is in goes in",
     "sched.session_over": "a session that has ended is no longer in",
+    "sched.window": "a row verifies the first of its own lane's drafts, as many as the planner keeps",
+    "sched.learned": "the planner is told what was accepted, of whom, and not where anything but a draft ended it",
+    "sched.drafter": "the drafter is told when a request has ended, and not before",
     # -- plans
     "plan.order": "phases run in their order: moves, tables, zeroing, copies, restores, rows, sampling, fold",
     "plan.events": "an event comes after all that its stream was given before it",

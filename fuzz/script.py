@@ -50,6 +50,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     window: int = 1
     draft_chance: float = 0.7
     """Chance of each drafted token to be right."""
+    verify: int = 0
+    """What the planner of windows is drawn from; 0: there is none, and whatever is drafted is verified."""
     capture: Capture = "any"
     shuffle: bool = True
     """Streams run as late as chance says; else at launch."""

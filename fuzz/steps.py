@@ -23,6 +23,7 @@ from k3mem.fuzz.recency import Recency
 from k3mem.fuzz.record import BadRecording, Recorder, Sink
 from k3mem.fuzz.rooms import Rooms
 from k3mem.fuzz.script import Config
+from k3mem.fuzz.speculation import Speculation
 from k3mem.fuzz.surroundings import VOCAB, Knowing, NextFault
 from k3mem.fuzz.transfers import Transfers
 from k3mem.plan import Plan, Result
@@ -58,12 +59,14 @@ class Steps:
                            record_bytes=4)
         self.mangle = mangle
         self.now = 0.0
-        drafter = Knowing(self, config.draft_chance) if config.window > 1 else None
+        drafter: Knowing | None = Knowing(self, config.draft_chance) if config.window > 1 else None
+        self.speculation = Speculation(self, config.draft_chance) if drafter and config.verify else None
+        drafter = self.speculation or drafter
         self.scratch = config.running * config.window * 4 if drafter else 0
         self.judge = Judge() if config.race else None
         capacity = self.capacity(config.states, config.pages)
         self.engine = Engine(self.shape, self._watched(sinks), capacity, self._policy(), clock=lambda: self.now,
-                             drafter=drafter, window=config.window)
+                             drafter=drafter, window=config.window, planner=self.speculation)
         self.core: Any = self.engine.scheduler.core
         self.oracle = Oracle(self.shape, config.budget, config.path_cap is not None, config.caching,
                              not config.deterministic)
@@ -169,6 +172,8 @@ class Steps:
         moved = self.core.cache.arena.moves_count
         held = set(self.core.pins._pins)
         self.rooms.begin()
+        if self.speculation is not None:
+            self.speculation.begin()
         self.open = self.engine.plan()
         self._pins(held)
         if (wrong := self.door.trouble(self.core, self.now)) is not None:
@@ -180,6 +185,8 @@ class Steps:
             for source, _ in self.core.open.restores:
                 self.recency.use(source)
             self.rooms.batches(self.open)
+            if self.speculation is not None:
+                self.speculation.look(self.open)
             manners.look(self.core, self.open, waited, self.core.cache.arena.moves_count == moved)
             self.oracle.order((seat.job.request.id for seat, _, _ in self.core.open.admitted),
                               (job.request.id for job in self.core.queue if not job.waits))

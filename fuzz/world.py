@@ -285,6 +285,8 @@ class World(Steps):
             self._submit(act.Submit(-2, text=1, count=3))
             while self.engine.has_work:
                 self.one_step()
+        if self.speculation is not None:
+            self.speculation.over()
         self._check()
         self.audit()
         watch.drained(self)

@@ -36,6 +36,7 @@ from k3mem.cli_parts import (
     size_of,
     write_json,
 )
+from k3mem.cli_profile import profile
 from k3mem.cli_sweep import sweep
 
 if TYPE_CHECKING:
@@ -255,6 +256,7 @@ def _publish(stats: dict[str, Any], json_out: str | None) -> None:
 
 
 app.command()(sweep)
+app.command()(profile)
 
 
 # -- trace

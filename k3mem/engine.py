@@ -19,10 +19,11 @@ from k3mem.native import ffi, lib
 from k3mem.plan import Plan, Result
 from k3mem.policy import Policy
 from k3mem.request import Hit, Output, Request, RequestId
-from k3mem.sched.core import Drafter, Flight
+from k3mem.sched.core import Flight
 from k3mem.sched.job import Job
 from k3mem.sched.scheduler import Scheduler
 from k3mem.shape import Shape
+from k3mem.spec import Drafter, Planner
 from k3mem.types import Int32
 
 INTS = ffi.typeof("int32_t[]")
@@ -34,21 +35,25 @@ class Engine:
     """Memory and scheduling for one model on one executor. No locks, no threads: one thread drives it.
 
     `clock` gives seconds for deadlines (default: time.monotonic). With a `drafter`, VERIFY rows of up to `window`
-    tokens (1 + drafts) are planned. `fast_forward` lets one plan stand for many decode steps where the executor can.
+    tokens (1 + drafts) are planned; a `planner` chooses how much of what is drafted is verified (default: all of it).
+    Where it learns from the executor's times, `clock` must run as fast as the executor's.
+    `fast_forward` lets one plan stand for many decode steps where the executor can.
     Raises InvalidShape or ValueError when shape, policy, executor and capacity do not go together.
     """
 
     def __init__(self, shape: Shape, executor: Executor, capacity_bytes: int, policy: Policy | None = None, *,
                  clock: Callable[[], float] = time.monotonic, drafter: Drafter | None = None, window: int = 1,
-                 fast_forward: bool = True) -> None:
+                 planner: Planner | None = None, fast_forward: bool = True) -> None:
         policy = Policy() if policy is None else policy
         _check_kinds(shape, executor, capacity_bytes, policy)
         capabilities = executor.capabilities
         _check_fit(shape, capabilities, drafter, window)
+        _check_speculation(drafter, planner)
         self.shape = shape
         self.policy = policy
         self.executor = executor
-        self.scheduler = Scheduler(shape, policy, capacity_bytes, capabilities, clock, drafter, window)
+        self.scheduler = Scheduler(shape, policy, capacity_bytes, capabilities, clock, drafter, window,
+                                   planner)
         if fast_forward and capabilities.fast_forward:
             self.scheduler.core.forward = getattr(executor, "fast_forward")  # noqa: B009 - not part of the protocol
         self._latch = _Latch()
@@ -406,6 +411,19 @@ def _check_fit(shape: Shape, can: Capabilities, drafter: Drafter | None, window:
         raise ValueError("this executor runs no VERIFY rows (it has no records or no fold): drop the drafter")
     if drafter is not None and window > can.max_window:
         raise ValueError(f"window {window} exceeds the executor's max_window {can.max_window}")
+
+
+def _check_speculation(drafter: Drafter | None, planner: Planner | None) -> None:
+    """Drafter and planner are objects of their protocols."""
+    if drafter is not None and (isinstance(drafter, type) or not hasattr(drafter, "draft")):
+        raise ValueError(f"engine: {drafter!r} is no drafter (see k3mem.spec.Drafter)")
+    if drafter is not None and not isinstance(getattr(drafter, "version", ""), str):
+        raise ValueError(f"engine: the drafter's version must be a string, got {getattr(drafter, 'version', None)!r}")
+    lacks = [name for name in ("choose", "accepted", "took") if not hasattr(planner, name)]
+    if planner is not None and (lacks or isinstance(planner, type)):
+        raise ValueError(f"engine: {planner!r} is no planner (see k3mem.spec.Planner)")
+    if planner is not None and drafter is None:
+        raise ValueError("engine: a planner chooses among drafts, but there is no drafter")
 
 
 __all__ = ["Engine", "ExecutorFailed"]

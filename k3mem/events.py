@@ -10,7 +10,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One event. `kind` is one of submit, admit, checkpoint, evict, retract, end, failure, flush."""
+    """One event. `kind` is one of submit, admit, checkpoint, evict, retract, end, failure, flush, drafter, planner."""
 
     seq: int
     kind: str
@@ -21,7 +21,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     depth: int = 0
     """Tokens: resume depth of an admit, depth of a checkpoint or of what was evicted."""
     detail: str = ""
-    """Kind of checkpoint, reason of an end, effect of a failure."""
+    """Kind of checkpoint, reason of an end, effect of a failure, what a drafter raised when it was told of an end, or a
+    planner when it was told of a step."""
 
 
 class EventLog:

@@ -51,6 +51,12 @@ class Metrics:
     rows: int = 0
     prefill_tokens: int = 0
     output_tokens: int = 0
+    drafts_offered: int = 0
+    """Tokens that drafters proposed, within window, limit and budget ..."""
+    drafts_verified: int = 0
+    """... of those, what VERIFY rows computed ..."""
+    drafts_accepted: int = 0
+    """... and what turned out right."""
     events: Counter[str] = field(default_factory=Counter)
     """Scheduler events by kind: submit, admit, row, snapshot, restore, donate, victim, move, abort."""
 

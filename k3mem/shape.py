@@ -100,6 +100,8 @@ class Shape:
         max_tokens: int = 2**31 - 1,
         dcp: int = 1,
         window: int = 0,
+        draft_layers: int = 0,
+        draft_row_bytes: int | None = None,
     ) -> Shape:
         """Any hybrid of recurrent layers (a state_heads x state_k x state_v matrix and the last `conv_rows` rows
         before the convolution) and KV layers. Counts are of the whole model; the result is one of `tp` ranks.
@@ -109,9 +111,12 @@ class Shape:
         heads, a rank holding at least one. `record_bytes` follows what a fold needs to replay a token without any
         reduction: u (state_v), the normed key (state_k) and the decay (`decay_channels`: state_k by default, 1 for a
         scalar gate), fp32 per head, and the row before the convolution. `window` (1 + drafts, 0: no speculation) is
-        only checked: a VERIFY row may cross one grid depth, so it must not exceed the grid.
+        only checked: a VERIFY row may cross one grid depth, so it must not exceed the grid. A drafter with KV of its
+        own adds `draft_layers` layers of `draft_row_bytes` a token on each rank (default: a row of the model's): they
+        lie in the same pages, so a row must be a whole number of the model's rows on a rank.
 
-        Raises InvalidShape: tp does not divide what it splits, a size is not positive, window > grid.
+        Raises InvalidShape: tp does not divide what it splits, a size is not positive, window > grid, draft rows that
+        fill no whole rows.
         """
         sizes = {"tp": tp, "state_layers": state_layers, "state_heads": state_heads, "state_k": state_k,
                  "state_v": state_v, "conv_channels": conv_channels, "kv_layers": kv_layers,
@@ -120,8 +125,8 @@ class Shape:
         for key, value in sizes.items():
             if value < 1:
                 raise InvalidShape(f"shape {name!r}: {key} must be >= 1, got {value}")
-        if conv_rows < 0 or kv_heads < 0 or window < 0:
-            raise InvalidShape(f"shape {name!r}: conv_rows, kv_heads and window must be >= 0")
+        if conv_rows < 0 or kv_heads < 0 or window < 0 or draft_layers < 0:
+            raise InvalidShape(f"shape {name!r}: conv_rows, kv_heads, window and draft_layers must be >= 0")
         heads = _split(name, "state heads", state_heads, tp)
         channels = _split(name, "convolution channels", conv_channels, tp)
         row_bytes = kv_row_bytes
@@ -130,14 +135,15 @@ class Shape:
             if rest:
                 raise InvalidShape(f"shape {name!r}: kv_row_bytes {kv_row_bytes} is no multiple of kv_heads {kv_heads}")
             row_bytes = per_head * _split(name, "KV heads", kv_heads, tp, replicate=True)
+        draft_rows = _draft_rows(name, draft_layers, row_bytes, draft_row_bytes)
         decay = state_k if decay_channels is None else decay_channels
         matrix = heads * state_k * state_v * state_dtype_bytes
         conv_row = channels * conv_dtype_bytes
         shape = cls(
             name=name if tp == 1 else f"{name}-tp{tp}",
             state_bytes=state_layers * (matrix + conv_rows * conv_row),
-            token_bytes=kv_layers * row_bytes,
-            kv_layers=kv_layers,
+            token_bytes=(kv_layers + draft_rows) * row_bytes,
+            kv_layers=kv_layers + draft_rows,
             state_layers=state_layers,
             page_tokens=page_tokens,
             state_chunk=state_chunk,
@@ -154,16 +160,18 @@ class Shape:
     @classmethod
     def kimi_k3(
         cls, tp: int = 1, *, page_tokens: int = 64, state_dtype_bytes: int = 4, kv_dtype_bytes: int = 2, dcp: int = 1,
-        window: int = 0,
+        window: int = 0, draft_layers: int = 0,
     ) -> Shape:
         """Kimi K3: 69 KDA layers of 96 heads x 128 x 128, 24 MLA layers of 576 values a token, the same on every rank.
 
-        At tp 8: 56,171,520 bytes a state and 27,648 bytes a token. Raises InvalidShape if tp does not divide 96.
+        At tp 8: 56,171,520 bytes a state and 27,648 bytes a token; 5,760 more with the 5 `draft_layers` of an MLA
+        drafter of the same row. Raises InvalidShape if tp does not divide 96.
         """
         return cls.hybrid(
             "kimi-k3", state_layers=69, state_heads=96, state_k=128, state_v=128, conv_channels=3 * 96 * 128,
             kv_layers=24, kv_row_bytes=(512 + 64) * kv_dtype_bytes, tp=tp, state_dtype_bytes=state_dtype_bytes,
             page_tokens=page_tokens, vocab_size=163840, max_tokens=1048576, dcp=dcp, window=window,
+            draft_layers=draft_layers,
         )
 
     @classmethod
@@ -237,6 +245,15 @@ _PRESET_CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 8192,
     },
 }
+
+
+def _draft_rows(name: str, layers: int, row_bytes: int, draft_row_bytes: int | None) -> int:
+    """KV layers of the model that a drafter's layers are as large as, on one rank."""
+    rows, rest = divmod(row_bytes if draft_row_bytes is None else draft_row_bytes, row_bytes)
+    if layers and (rest or rows < 1):
+        raise InvalidShape(f"shape {name!r}: a draft row of {draft_row_bytes} bytes is no multiple of the model's "
+                           f"{row_bytes}; pad it, so that both lie in the same pages")
+    return layers * rows
 
 
 def _split(name: str, what: str, count: int, tp: int, replicate: bool = False) -> int:

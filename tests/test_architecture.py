@@ -25,22 +25,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": GROUND | {"radix"},
     "request": GROUND | {"plan", "radix"},
     "executor": GROUND | {"plan"},
+    # what drafts are worth, and sums that ranks do: functions of arrays
+    "spec": GROUND, "parallel": GROUND,
     # executors obey plans and see nothing else
     "executors": {"plan", "shape", "errors", "executor", "types", "native"},
     # the only code that sees tree and pool together
-    "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events"},
-    "engine": GROUND | {"sched", "plan", "policy", "request", "executor", "events"},
+    "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events", "spec"},
+    "engine": GROUND | {"sched", "spec", "plan", "policy", "request", "executor", "events"},
     # what people run
+    "profile": GROUND | {"engine", "spec", "plan", "policy", "request", "executor"},
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
     "cli_parts": GROUND | {"replay", "executors"},
     "cli_sweep": GROUND | {"replay", "executors", "cli_parts"},
     "cli_generate": GROUND | {"engine", "plan", "policy", "request", "executors", "cli_parts"},
-    "cli": GROUND | {"replay", "executors", "fuzz", "cli_parts", "cli_sweep", "cli_generate"},
+    "cli_profile": GROUND | {"executor", "profile", "spec", "cli_parts"},
+    "cli": GROUND | {"replay", "executors", "fuzz", "cli_parts", "cli_sweep", "cli_generate", "cli_profile"},
     "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",
-                      "executors"},
+                      "executors", "spec"},
     # the package's face: lazily
-    "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request", "events"},
+    "k3mem": GROUND | {"engine", "executor", "plan", "policy", "request", "events", "spec"},
 }
 """Part -> parts that it may import; itself always."""
 

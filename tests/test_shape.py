@@ -173,3 +173,16 @@ def test_config_state_dtype_is_read() -> None:
 def test_golden_configs(name: str, state_bytes: int, token_bytes: int) -> None:
     shape = Shape.from_config(golden(name))
     assert (shape.state_bytes, shape.token_bytes, shape.vocab_size) == (state_bytes, token_bytes, 512)
+
+
+def test_a_drafters_kv_is_part_of_a_token() -> None:
+    shape = Shape.kimi_k3(tp=8, draft_layers=5)
+    assert (shape.token_bytes, shape.kv_layers) == (27_648 + 5_760, 29)
+    assert shape.state_bytes == Shape.kimi_k3(tp=8).state_bytes
+    wide = {"state_layers": 1, "state_heads": 8, "state_k": 8, "state_v": 8, "conv_channels": 8, "kv_layers": 2,
+            "kv_row_bytes": 64, "draft_layers": 3}
+    assert Shape.hybrid("x", **wide, draft_row_bytes=128).token_bytes == 2 * 64 + 3 * 128
+    with pytest.raises(InvalidShape, match="no multiple"):
+        Shape.hybrid("x", **wide, draft_row_bytes=100)
+    with pytest.raises(InvalidShape, match="draft_layers"):
+        Shape.kimi_k3(draft_layers=-1)

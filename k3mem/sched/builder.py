@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from k3mem.radix import Kind
 from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Lanes, Rows
 from k3mem.types import Int32, StateId
+
+if TYPE_CHECKING:
+    from k3mem.sched.speculate import Proposal
 
 EMPTY = np.zeros(0, np.int32)
 NOBODY = Rows(EMPTY)
@@ -99,6 +102,8 @@ class Builder:
         """... and where they start."""
         self.tokens = 0
         """Tokens that all rows so far compute in one step."""
+        self.proposal: Proposal | None = None
+        """What drafters proposed for them; None: nothing."""
         self.drafts: list[Int32] = []
         """One entry a decode or verify row where any row verifies, else none."""
         self.prefill: list[PrefillRow] = []

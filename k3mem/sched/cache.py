@@ -43,9 +43,11 @@ class Kept(NamedTuple):
 
 
 class Cache:
-    """Tree and arena of one engine, and the counters of what happens to them."""
+    """Tree and arena of one engine, and the counters of what happens to them. `draft_version`: of the drafter whose KV
+    lies in the pages, part of every scope's digest."""
 
-    def __init__(self, shape: Shape, policy: Policy, capacity_bytes: int, scratch_bytes: int = 0) -> None:
+    def __init__(self, shape: Shape, policy: Policy, capacity_bytes: int, scratch_bytes: int = 0,
+                 draft_version: str = "") -> None:
         self.shape = shape
         self.policy = policy
         self.metrics = Metrics()
@@ -55,6 +57,7 @@ class Cache:
         self.keeper = policy.eviction.keeper(self.tree, Prices(shape.state_bytes, shape.token_bytes, capacity_bytes))
         self.holds: Counter[NodeId] = Counter()
         """Locks of others than running requests and pins, by node: a transfer's, say."""
+        self._draft_version = draft_version
         self._scopes: dict[ScopeKey, ScopeId] = {}
         self._digests: list[bytes] = []
 
@@ -78,7 +81,7 @@ class Cache:
         """The interned scope of a key; made on first use."""
         found = self._scopes.get(key)
         if found is None:
-            digest = _digest(key)
+            digest = _digest((*key, self._draft_version) if self._draft_version else key)
             found = self.tree.new_scope()
             self._scopes[key] = found
             self._digests.append(digest)
@@ -241,7 +244,7 @@ def _split_known(hit: int, end: int, found: Match, grid: int) -> dict[str, int]:
     return {"off_grid": end - floor, "kv_evicted": gone, "no_state": floor - hit - gone}
 
 
-def _digest(key: ScopeKey) -> bytes:
+def _digest(key: tuple[str | bytes, ...]) -> bytes:
     h = hashlib.blake2b(digest_size=32, person=b"k3mem.scope")
     for part in key:
         raw = part if isinstance(part, bytes) else part.encode()

@@ -10,7 +10,7 @@ from k3mem.errors import Corrupted
 from k3mem.plan import Done, Plan, Result
 from k3mem.radix import Kind
 from k3mem.request import Output, Outputs
-from k3mem.sched import close
+from k3mem.sched import close, speculate
 from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Job, Seated
 from k3mem.types import Int32, UInt8
@@ -53,6 +53,8 @@ def commit(core: Core, flight: Flight, result: Result) -> Outputs:
     booked = lanes.commit(flight.rows, accepted, loud, tokens, last)
     if booked is None:
         _implausible(plan, result)
+    if core.drafter is not None:
+        speculate.learn(core, flight, result)
     core.failures = 0
     ends, core.outputs = core.outputs, []
     for prefill in flight.prefill:

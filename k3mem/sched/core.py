@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from k3mem.executor import Capabilities, Ticket
 from k3mem.metrics import Metrics
@@ -22,19 +22,12 @@ from k3mem.sched.pins import Pins
 from k3mem.sched.queue import Queue
 from k3mem.sched.sessions import Sessions
 from k3mem.shape import Shape
+from k3mem.spec import Drafter, Planner
 from k3mem.types import Int32
 
 if TYPE_CHECKING:
     from k3mem.sched.forward import Forward
-
-
-class Drafter(Protocol):
-    """Proposes tokens for a request from its committed tokens (a host drafter)."""
-
-    def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
-        """Up to `limit` guesses, ids of the vocabulary, for what follows `tokens` (a read-only view; ids from the
-        vocabulary's size on stand for media). An empty array is fine. What this raises comes out of `plan()`."""
-        ...
+    from k3mem.sched.speculate import Proposal
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +44,10 @@ class Flight:
     """(page ids that a prefill row writes, first row written in the first of them)."""
     ends_lane: bool
     """Its commit may free a lane or make a request start decoding: something a following plan would use."""
+    proposal: Proposal | None = None
+    """What drafters proposed for its decode and verify rows."""
+    pause: float = 0.0
+    """Seconds for which nothing was in flight before its launch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +66,14 @@ class Core:
     drafter: Drafter | None = None
     window: int = 1
     """Largest VERIFY window (1 + drafts)."""
+    planner: Planner | None = None
+    """Chooses how much of what is drafted is verified; None: everything."""
+    ended: float | None = None
+    """When the last committed step ended, on the executor's clock; None where it does not say."""
+    quiet: float | None = None
+    """When the engine, on its own clock, learned that nothing is in flight; None where something is."""
+    ends_drafts: Callable[[Hashable], None] | None = None
+    """The drafter's `ended`, where it has one."""
     jobs: dict[Hashable, Job] = field(default_factory=dict)
     """All jobs that wait or hold a lane, by request id."""
     ending: set[int] = field(default_factory=set)
@@ -131,6 +136,16 @@ class Core:
         del self.jobs[job.request.id]
         if self.sessions is not None:
             self.sessions.left(job)
+        self.undraft(job.request.id)
+
+    def undraft(self, request_id: Hashable) -> None:
+        """Tell the drafter that a request has ended. What it raises is an event: the request has ended all the same."""
+        if self.ends_drafts is None:
+            return
+        try:
+            self.ends_drafts(request_id)
+        except Exception as e:  # the caller's code: anything may come
+            self.cache.log.add("drafter", request_id, detail=f"ended(): {type(e).__name__}: {e}")
 
     @property
     def held(self) -> int:

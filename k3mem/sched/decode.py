@@ -7,18 +7,16 @@ from functools import partial
 
 import numpy as np
 
-from k3mem.errors import InvalidRequest
 from k3mem.pool import ExtraBuffer
 from k3mem.sched import room, spare
 from k3mem.sched.anchors import decode_anchor
 from k3mem.sched.builder import Builder, Snapshot
 from k3mem.sched.close import retract
-from k3mem.sched.core import Core, Drafter
-from k3mem.sched.job import Job, Seated, read_only
+from k3mem.sched.core import Core
+from k3mem.sched.job import Seated
 from k3mem.sched.lanes import Needs, Rows
+from k3mem.sched.speculate import propose
 from k3mem.types import Bool, Int32
-
-EMPTY = np.zeros(0, np.int32)
 
 
 def add_rows(core: Core, b: Builder) -> None:
@@ -31,21 +29,21 @@ def add_rows(core: Core, b: Builder) -> None:
         ranked = sorted(chosen.tolist(), key=lambda lane: lanes.seat(lane).rank)
         chosen = np.array(sorted(ranked[: core.policy.token_budget]), np.int32)
         starts = lanes.launched[chosen]
-    drafts = _drafts(core, chosen)
-    if drafts and not any(len(d) for d in drafts):
-        drafts = []
-    rows = Rows(chosen, np.array([1 + len(d) for d in drafts], np.int32) if drafts else None)
-    keep = None if covered and not drafts else _cover(core, b, rows)
+    proposal = propose(core, chosen, starts)
+    verifies = proposal is not None and proposal.any
+    rows = Rows(chosen, proposal.windows if proposal is not None and verifies else None)
+    keep = None if covered and not verifies else _cover(core, b, rows)
     if keep is not None:
-        drafts = [d for d, k in zip(drafts, keep.tolist(), strict=True) if k] if drafts else drafts
+        proposal = None if proposal is None else proposal.keep(keep)
         rows, starts = Rows(chosen[keep], None if rows.window is None else rows.window[keep]), starts[keep]
         needs = lanes.survey(rows)
         touch_rows(core, b, rows, needs)
     b.rows, b.starts = rows, starts
     b.tokens += len(rows)
-    if any(len(d) for d in drafts):
-        b.tokens += sum(len(d) for d in drafts)
-        b.drafts = drafts
+    b.proposal = proposal
+    if proposal is not None and proposal.any:
+        b.drafts = proposal.drafts
+        b.tokens += sum(len(d) for d in b.drafts)
 
 
 def _cover(core: Core, b: Builder, rows: Rows) -> Bool | None:
@@ -78,39 +76,6 @@ def touch_rows(core: Core, b: Builder, rows: Rows, needs: Needs) -> None:
     if len(zero):
         b.zero_pages.append(zero)
     b.journal.append(lambda: core.lanes.untouch(fresh))
-
-
-def _drafts(core: Core, chosen: Int32) -> list[Int32]:
-    """Guesses for each chosen lane, clipped to the window, the limit and the budget; empty without a drafter."""
-    if core.drafter is None or core.window == 1:
-        return []
-    left = core.policy.token_budget - len(chosen)
-    out: list[Int32] = []
-    for lane in chosen.tolist():
-        job = core.lanes.seat(lane).job
-        most = min(core.window - 1, job.limit - job.count - 1, left)
-        guess = _draft(core, core.drafter, job, most) if most > 0 else EMPTY
-        left -= len(guess)
-        out.append(guess)
-    return out
-
-
-def _draft(core: Core, drafter: Drafter, job: Job, most: int) -> Int32:
-    """A drafter's guesses for one request, at most `most`. Raises InvalidRequest unless they are tokens."""
-    who = f"request {job.request.id!r}: its drafter"
-    given = np.asarray(drafter.draft(job.request.id, read_only(job.tokens[: job.count]), most))
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise InvalidRequest(f"{who} gave {given.ndim} dimensions of {given.dtype}; it must return a flat array of "
-                             "integers, or an empty one. Repair it, or abort the request")
-    guess, vocab = given[:most], core.shape.vocab_size
-    wrong = np.flatnonzero((guess < 0) | (guess >= vocab))
-    if len(wrong):
-        first = int(wrong[0])
-        if not (job.request.media and guess[first] >= vocab):
-            raise InvalidRequest(f"{who} gave token {guess[first]}, outside 0..{vocab - 1}. Repair it, or abort the "
-                                 "request")
-        guess = guess[:first]  # a medium's place in the key, copied from the prompt: nothing that can be sampled
-    return guess.astype(np.int32)
 
 
 def _cover_by_rank(core: Core, b: Builder, rows: Rows, needs: Needs) -> Bool:

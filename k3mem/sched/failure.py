@@ -56,6 +56,8 @@ def give_up(core: Core) -> None:
         close.release(core, seat)
     core.queue.clear()
     core.jobs.clear()
+    for request_id in ids:
+        core.undraft(request_id)
     if core.sessions is not None:
         core.sessions.clear()
     core.failures = 0

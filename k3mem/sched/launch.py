@@ -29,6 +29,9 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
         b.rows = Rows(EMPTY)
     ends = lanes.launch(b.rows, plan.lane, plan.sample, core.step) or core.drafter is not None
     span, written = core.span, []
+    if b.proposal is not None:
+        metrics.drafts_offered += int(b.proposal.offered.sum())
+        metrics.drafts_verified += sum(len(d) for d in b.proposal.drafts)
     for row in b.prefill:
         seat = row.seat
         start, end, lane = row.start, row.end, seat.lane
@@ -39,7 +42,9 @@ def launched(core: Core, b: Builder, plan: Plan, ticket: Ticket) -> Flight:
             ends = ends or end + 1 >= seat.job.limit or bool(lanes.watched[lane])
             if seat.end is None:
                 lanes.phase[lane] = Phase.DECODE
-    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, written, ends)
+    pause = 0.0 if core.quiet is None else core.clock() - core.quiet
+    core.quiet = None
+    flight = Flight(plan, ticket, b.rows, b.prefill, b.snapshots, written, ends, b.proposal, pause)
     _count(core, b)
     if b.prefill:
         _publish(core, b, plan.step)

@@ -14,13 +14,14 @@ from k3mem.request import Hit, Output, Outputs, Request, RequestId
 from k3mem.sched import admit, check, close, commit, decode, failure, forward, launch, moves, prefill
 from k3mem.sched.builder import Builder
 from k3mem.sched.cache import Cache
-from k3mem.sched.core import Core, Drafter, Flight
+from k3mem.sched.core import Core, Flight
 from k3mem.sched.job import End, Job
 from k3mem.sched.lanes import Lanes, Phase
 from k3mem.sched.pins import Pins
 from k3mem.sched.queue import Queue
 from k3mem.sched.sessions import Sessions
 from k3mem.shape import Shape
+from k3mem.spec import Drafter, Planner
 from k3mem.types import Int32
 
 
@@ -28,11 +29,13 @@ class Scheduler:
     """Decides what every step does. Knows no executor; `Engine` carries plans to one and results back."""
 
     def __init__(self, shape: Shape, policy: Policy, capacity_bytes: int, capabilities: Capabilities,
-                 clock: Callable[[], float], drafter: Drafter | None = None, window: int = 1) -> None:
+                 clock: Callable[[], float], drafter: Drafter | None = None, window: int = 1,
+                 planner: Planner | None = None) -> None:
         scratch = policy.max_running * window * shape.record_bytes if drafter is not None else 0
-        cache = Cache(shape, policy, capacity_bytes, scratch)
+        cache = Cache(shape, policy, capacity_bytes, scratch, getattr(drafter, "version", ""))
         self.core = Core(shape, policy, cache, Lanes(policy.max_running, shape.page_span), capabilities, clock,
-                         Pins(cache), Queue(shape.grid), drafter, window)
+                         Pins(cache), Queue(shape.grid), drafter, window, planner)
+        self.core.ends_drafts = getattr(drafter, "ended", None)
         if policy.admission is not None:
             self.core.sessions = Sessions(policy.admission, shape.page_span, self._holds, self._cached)
 
