@@ -34,7 +34,8 @@ LD_PRELOAD="$(${CC:-gcc} -print-file-name=libasan.so) $(${CC:-gcc} -print-file-n
 
 suites=
 for suite in radix pool replay/test_bound_prices.py executors/test_mock*.py \
-    executors/test_sim_rows.py engine/test_lanes.py engine/test_check_bites.py; do
+    executors/test_sim_rows.py engine/test_lanes.py engine/test_tokens.py engine/test_check_bites.py \
+    sched/test_moves.py; do
     for path in tests/$suite; do
         [ -e "$path" ] && suites="$suites $path"
     done
