@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from k3mem.policy import Policy, SessionAdmission
     from k3mem.request import Hit, Output, Request
     from k3mem.shape import Shape
+    from k3mem.spec import Draft, Drafter, NGram, VerifyPlanner
 
 __all__ = [
-    "Capabilities", "Corrupted", "Effect", "Engine", "Event", "Executor", "ExecutorFailed", "Hit", "InvalidRequest",
-    "InvalidShape", "K3MemError", "Layout", "Output", "Plan", "Policy", "Request", "RequestTooLarge", "Result",
-    "Sampling", "SessionAdmission", "Shape", "StepFailed", "UnknownRequest",
+    "Capabilities", "Corrupted", "Draft", "Drafter", "Effect", "Engine", "Event", "Executor", "ExecutorFailed", "Hit",
+    "InvalidRequest", "InvalidShape", "K3MemError", "Layout", "NGram", "Output", "Plan", "Policy", "Request",
+    "RequestTooLarge", "Result", "Sampling", "SessionAdmission", "Shape", "StepFailed", "UnknownRequest",
+    "VerifyPlanner",
 ]  # fmt: skip
 
 _HOMES = {
@@ -42,6 +44,7 @@ _HOMES = {
     "policy": ("Policy", "SessionAdmission"),
     "request": ("Hit", "Output", "Request"),
     "shape": ("Shape",),
+    "spec": ("Draft", "Drafter", "NGram", "VerifyPlanner"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
