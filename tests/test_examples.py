@@ -115,7 +115,7 @@ def test_links_between_the_documents_lead_somewhere() -> None:
             there = path.parent / file if file else path
             assert there.exists(), f"{path.name}: {target}"
             titles = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
-            slugs = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+            slugs = {re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-") for title in titles}
             assert not anchor or anchor in slugs, f"{path.name}: {target}"
 
 
