@@ -9,8 +9,7 @@ from typing import Any
 from k3mem.engine import Engine
 from k3mem.fuzz.oracle import Found
 from k3mem.plan import Plan, Result
-from k3mem.radix import Kind
-from k3mem.radix.tree import Published
+from k3mem.radix import Kind, Published
 from k3mem.request import Outputs
 from k3mem.sched.core import Flight
 

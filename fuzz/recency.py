@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from k3mem.fuzz.oracle import Found
-from k3mem.radix import Evicted, Note, Tree
+from k3mem.radix import Evicted, Note, Published, Tree
 from k3mem.radix.kinds import PASSED
-from k3mem.radix.tree import Published
 from k3mem.types import NO_NODE, NodeId
 
 MOST = 64

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
+from k3mem.radix.found import Evicted, Info
 from k3mem.radix.kinds import PASSED, Kind
 from k3mem.radix.policy import Keeper, Prices, ranks
-from k3mem.radix.tree import Evicted, Info, Tree
+from k3mem.radix.tree import Tree
 from k3mem.types import NO_NODE, NO_STATE, Int32, NodeId, ScopeId, UInt8
 
 Key = Callable[[Info, int, Prices], float]
