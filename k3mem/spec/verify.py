@@ -131,7 +131,10 @@ class VerifyPlanner:
         """Survivals of each step, oldest first."""
 
     def choose(self, confidence: Float64, offered: Int32, context: int) -> Int32:
-        """As `Planner.choose`. O(n log n)."""
+        """As `Planner.choose`. O(n log n). Raises ValueError for more drafts a row than the window has."""
+        if confidence.shape[1] >= self.window:
+            raise ValueError(f"rows of {confidence.shape[1]} drafts, but this planner's window is {self.window} (1 + "
+                             "drafts): make it for the engine's window")
         rows, drafts = len(offered), int(offered.sum())
         if self.surface is None or not drafts:
             return offered

@@ -174,6 +174,11 @@ def test_a_planner_refuses_what_makes_no_sense(window: int, late: int) -> None:
         VerifyPlanner(None, window, late=late)
 
 
+def test_rows_wider_than_the_window_are_refused() -> None:
+    with pytest.raises(ValueError, match="window is 4"):
+        VerifyPlanner(None, 4).choose(np.zeros((2, 4)), np.full(2, 4, np.int32), 0)
+
+
 @needs_surface
 def test_late_and_miscalibrated_confidences_are_worth_most_of_exact_ones() -> None:
     surface, window, draws = read(SURFACE)
