@@ -75,9 +75,9 @@ def deadlines_by_the_wall() -> Plant:
 
     def make(old: Any) -> Any:
         def expire(self: scheduler.Scheduler) -> None:
-            clock, self.core.clock = self.core.clock, time.time
+            planned, self.core.planned = self.core.planned, time.time()
             old(self)
-            self.core.clock = clock
+            self.core.planned = planned
         return expire
 
     return patched(scheduler.Scheduler, "_expire", make)
