@@ -340,6 +340,7 @@ static void retire(k3_tree *t, int32_t x, k3_evicted *out) {
         if (K3_MUTANT(K3_MUTANT_EVICT_LEAF)) break;
     }
     out->n_pages = t->n_pages;
+    out->page = t->n_pages ? t->out[0] : NONE;
 }
 
 /* Smallest unmarked entry at or below heap place i: looks only below marked ones. O(marked entries met). */

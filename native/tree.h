@@ -41,6 +41,7 @@ typedef struct {
     int32_t n_pages; /* page ids in k3_tree_out_pages */
     int32_t tokens;  /* tokens whose KV went */
     int32_t unused;  /* 1: a checkpoint that was never touched */
+    int32_t page;    /* the first of those pages, if any */
 } k3_evicted;
 
 typedef struct {

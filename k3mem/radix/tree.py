@@ -40,6 +40,9 @@ _UNPACK = ffi.unpack
 
 
 _NO_PAIRS = np.zeros((0, 2), np.int32)
+_EMPTY = np.empty
+_TUPLE = tuple.__new__
+_EVICT = lib.k3_tree_evict
 
 
 def _i32(values: Ints) -> Int32:
@@ -324,7 +327,9 @@ class Tree:
             victim = self.picker.pick(protect)
             self.evictions += victim is not None
             return victim
-        if not self._checked(lib.k3_tree_evict(self._t, protect, self._evicted)):
+        found = _EVICT(self._t, protect, self._evicted)
+        if found <= 0:
+            self._checked(found)
             return None
         self.evictions += 1
         return self._victim()
@@ -414,8 +419,13 @@ class Tree:
         return out
 
     def _victim(self) -> Evicted:
-        node, kind, state, depth, n_pages, tokens, unused = _UNPACK(self._evicted_words, 7)
-        return Evicted(node, _KINDS[kind], state, self._pages_out(n_pages), tokens, bool(unused), depth)
+        node, kind, state, depth, n_pages, tokens, unused, page = _UNPACK(self._evicted_words, 8)
+        if n_pages == 1:
+            pages: Int32 = _EMPTY(1, np.int32)
+            pages[0] = page
+        else:
+            pages = self._pages_out(n_pages)
+        return _TUPLE(Evicted, (node, _KINDS[kind], state, pages, tokens, unused != 0, depth))
 
     def _room(self) -> tuple[Dropped, list[Any]]:
         """Arrays for all that could go at once, and C's view of them."""
