@@ -57,13 +57,18 @@ class Spy(TorchExecutor):
 
     def holds(self, number: int) -> Final:
         """A lane's state and KV rows now."""
-        lane, arena = self.tables.lane(number), self.arena
-        slot = arena.slots[arena.slot(self.tables.place(STATE, lane.state))]
-        window, matrix = arena.parts(slot.unsqueeze(0))
-        places = self.tables.page_places(number, lane, -(-lane.depth // arena.page_tokens))
-        rows = torch.from_numpy(arena.rows_of(places, lane.depth))
-        kv = torch.stack([arena.kv.get(layer, rows) for layer in range(arena.page_rows // arena.page_tokens)])
-        return Final(lane.depth, window[0].clone(), matrix[0].clone(), kv)
+        return held_by(self, number)
+
+
+def held_by(executor: TorchExecutor, number: int) -> Final:
+    """What a lane of an executor holds now."""
+    lane, arena = executor.tables.lane(number), executor.arena
+    slot = arena.slots[arena.slot(executor.tables.place(STATE, lane.state))]
+    window, matrix = arena.parts(slot.unsqueeze(0))
+    places = executor.tables.page_places(number, lane, -(-lane.depth // arena.page_tokens))
+    rows = torch.from_numpy(arena.rows_of(places, lane.depth))
+    kv = torch.stack([arena.kv.get(layer, rows) for layer in range(arena.page_rows // arena.page_tokens)])
+    return Final(lane.depth, window[0].clone(), matrix[0].clone(), kv)
 
 
 def tokens(seed: int, count: int) -> list[int]:
