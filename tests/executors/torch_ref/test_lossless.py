@@ -1,6 +1,7 @@
 """One model through everything that cache and scheduler do, each request equal to its lone cold run to the bit.
 
-It prints what it saw (`pytest -s`) and fails where it did not see all of it. `K3MEM_FULL=1` takes every chunk size instead of a spread.
+It prints what it saw (`pytest -s`) and fails where it did not see all of it. `K3MEM_FULL=1` takes every chunk size
+instead of a spread.
 """
 
 from __future__ import annotations
@@ -236,8 +237,8 @@ def test_nothing_that_cache_or_scheduler_do_changes_a_bit(model: Model) -> None:
         course.run()
         course.check()
 
-    wanted = ["cold", "off-grid hits", "restores", "retractions", "resumptions", "page moves", "state moves", "forced page moves",
-              "forced state moves", "mixed steps", "requests compared"]
+    wanted = ["cold", "off-grid hits", "restores", "retractions", "resumptions", "page moves", "state moves",
+              "forced page moves", "forced state moves", "mixed steps", "requests compared"]
     wanted += [f"hits at {depth}" for depth in range(GRID, len(LONG), GRID)]
     wanted += [f"{right} accepted" for right in range(WINDOW)]
     wanted += [f"batch {size}" for size in range(1, BATCHES + 1)] + [f"chunk {size}" for size in CHUNKS]
