@@ -34,14 +34,19 @@ def model_init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; made if need be.")],
     layers: Annotated[int, typer.Option(min=2, help="Layers; every fourth one and the last are MLA.")] = 4,
     seed: Annotated[int, typer.Option(help="Same seed, same values.")] = 0,
+    draft: Annotated[bool, typer.Option("--draft", help="And a block drafter for it, in DIR/draft.")] = False,
 ) -> None:
     """Write a small random model in Hugging Face layout."""
     need_torch()
     with reported(ValueError):
-        from k3mem.executors.torch_ref.init import config_of, write
+        from k3mem.executors.torch_ref.init import config_of, draft_config_of, write, write_draft
 
-        count = write(folder, config_of(kind, layers), seed=seed)
+        config = config_of(kind, layers)
+        count = write(folder, config, seed=seed)
         typer.echo(f"{folder}: {kind}, {layers} layers, {count:,} parameters", err=True)
+        if draft:
+            count = write_draft(folder / "draft", draft_config_of(config), config, seed=seed + 1)
+            typer.echo(f"{folder / 'draft'}: a block drafter for it, {count:,} parameters", err=True)
 
 
 def generate(
@@ -61,6 +66,7 @@ def generate(
     pool: Annotated[str, typer.Option(help="Bytes for pages and states.")] = "256MB",
     page: Annotated[int, typer.Option(min=1, max=512, help="Tokens a KV page.")] = 64,
     speculate: Annotated[int, typer.Option(min=0, max=15, help="Draft so many tokens a step from earlier text.")] = 0,
+    draft: Annotated[Path | None, typer.Option(metavar="DIR", help="Draft by this block drafter instead.")] = None,
     surface: Annotated[Path | None, typer.Option(help="What steps cost (k3mem profile): verify what pays.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Arithmetic.")] = Dtype.float32,
 ) -> None:
@@ -70,15 +76,16 @@ def generate(
         raise typer.BadParameter("give --prompt-ids or --prompt", param_hint="--prompt-ids")
     if prompt and tokenizer is None:
         raise typer.BadParameter("needs --tokenizer", param_hint="--prompt")
-    if surface is not None and not speculate:
-        raise typer.BadParameter("needs --speculate", param_hint="--surface")
+    for given, option in ((surface, "--surface"), (draft, "--draft")):
+        if given is not None and not speculate:
+            raise typer.BadParameter("needs --speculate", param_hint=option)
     pool_bytes = size_of(pool, "--pool")
     need_torch()
     with reported(ImportError):
         import torch
 
         from k3mem.engine import Engine
-        from k3mem.executors.torch_ref import Model, TorchExecutor
+        from k3mem.executors.torch_ref import BlockDrafter, Model, TorchExecutor
         from k3mem.plan import Sampling
         from k3mem.policy import Policy
         from k3mem.spec import NGram, VerifyPlanner
@@ -87,12 +94,14 @@ def generate(
         planner = None if surface is None else VerifyPlanner(load(surface), 1 + speculate)
         text = None if tokenizer is None else _Text(tokenizer)
         prompts = [text.encode(one) for one in prompt or ()] if text else [_ids(one) for one in prompt_ids or ()]
-        loaded = Model.from_pretrained(model, getattr(torch, dtype.value))
+        loaded = Model.from_pretrained(model, getattr(torch, dtype.value), draft=draft)
         stops = () if ignore_eos else loaded.config.eos
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop_ids=stops)
-        engine = Engine(loaded.shape(page, 1 + speculate), TorchExecutor(loaded), pool_bytes,
+        executor = TorchExecutor(loaded)
+        drafter = None if not speculate else NGram() if draft is None else BlockDrafter(executor)
+        engine = Engine(loaded.shape(page, 1 + speculate), executor, pool_bytes,
                         Policy(max_running=1, caching=not no_cache), window=1 + speculate,
-                        drafter=NGram() if speculate else None, planner=planner)
+                        drafter=drafter, planner=planner)
         for number, tokens in enumerate(prompts):
             _answer(engine, number, tokens, max_new, sampling, text)
 

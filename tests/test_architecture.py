@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what drafts are worth, and sums that ranks do: functions of arrays
     "spec": GROUND, "parallel": GROUND,
     # executors obey plans and see nothing else
-    "executors": {"plan", "shape", "errors", "executor", "types", "native"},
+    "executors": {"plan", "shape", "errors", "executor", "types", "native", "spec"},
     # the only code that sees tree and pool together
     "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events", "spec"},
     "engine": GROUND | {"sched", "spec", "plan", "policy", "request", "executor", "events"},

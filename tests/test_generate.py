@@ -153,6 +153,14 @@ def test_profile_of_a_model_needs_both(tmp_path: Path, args: list[str], what: st
     assert got.exit_code == 2 and what in got.output
 
 
-def test_a_surface_needs_drafts(folder: Path) -> None:
-    got = call("generate", "--model", str(folder), "--prompt-ids", "1", "--surface", "s.json")
+@pytest.mark.parametrize("option", ["--surface", "--draft"])
+def test_what_speculates_needs_a_number_of_drafts(folder: Path, option: str) -> None:
+    got = call("generate", "--model", str(folder), "--prompt-ids", "1", option, "s")
     assert got.exit_code == 2 and "needs --speculate" in got.output
+
+
+def test_a_block_drafter_changes_no_token(tmp_path: Path) -> None:
+    got = call("model", "init", "tiny-kimi-linear", str(tmp_path / "m"), "--layers", "2", "--draft")
+    assert got.exit_code == 0 and "block drafter" in got.stderr
+    options = ["--speculate", "7", "--draft", str(tmp_path / "m/draft")]
+    assert answers(tmp_path / "m", *options)[0] == answers(tmp_path / "m")[0]

@@ -88,6 +88,8 @@ class World:
                  window: int = 1, poison: bool = True, kda_mode: Any = "recurrent", **policy: Any) -> None:
         self.model = model
         self.executor = Spy(model, poison, kda_mode=kda_mode)
+        if isinstance(drafter, type):
+            drafter = drafter(self.executor)
         self.engine = Engine(model.shape(page_tokens, window), self.executor, capacity,
                              Policy(**{"max_running": 8, **policy}), drafter=drafter, window=window)
         self.prompts: dict[Hashable, list[int]] = {}
@@ -132,6 +134,8 @@ def same(model: Model, final: Final, held: dict[str, Tensor]) -> None:
         assert torch.equal(final.window[n], held[f"conv.{i}"]), f"window of layer {i}"
     for n, i in enumerate(c.mla_layers):
         assert torch.equal(final.kv[n], held[f"kv.{i}"]), f"KV of layer {i}"
+    for n in range(model.draft_layers):
+        assert torch.equal(final.kv[len(c.mla_layers) + n], held[f"draft.{n}"]), f"KV of the drafter's layer {n}"
 
 
 class Script:
