@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -19,14 +21,14 @@ LIMIT = 60
 class Bench:
     """An executor and its host; lane 1 has absorbed the prompt."""
 
-    prompt = PROMPT
-
-    def __init__(self, model: Model, page: int = 16, *, pages: int = 64, states: int = 16, **executor: Any) -> None:
+    def __init__(self, model: Model, page: int = 16, *, pages: int = 64, states: int = 16,
+                 prompt: Sequence[int] = PROMPT, **executor: Any) -> None:
+        self.prompt = list(prompt)
         self.executor = TorchExecutor(model, **executor)
         layout = layout_of(model.shape(page), pages=pages, states=states)
         self.executor.attach(layout)
         self.host = Host(layout)
-        self.state = self.seat(1, PROMPT)
+        self.state = self.seat(1, self.prompt)
 
     def seat(self, lane: int, prompt: list[int], sampling: Sampling | None = None) -> int:
         plan = self.host.plan()
@@ -53,5 +55,10 @@ class Bench:
 
 def drafts_of(model: Model, right: int, total: int = 7) -> list[int]:
     """`right` true tokens after the prompt's first one, then wrong ones, `total` in all."""
-    true = Bench(model).decode(total)
-    return [token if i < right else (token + 1) % model.config.vocab for i, token in enumerate(true)]
+    return [token if i < right else (token + 1) % model.config.vocab for i, token in enumerate(ahead(model)[:total])]
+
+
+@cache
+def ahead(model: Model, prompt: tuple[int, ...] = tuple(PROMPT)) -> list[int]:
+    """What decoding says after a prompt and the first token behind it."""
+    return Bench(model, prompt=prompt).decode(18)
