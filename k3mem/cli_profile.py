@@ -24,9 +24,9 @@ def profile(
     context: Annotated[str | None, typer.Option(
         help="Tokens of context of each row, separated by commas. (default: 0,4096; with --model 0,256)")] = None,
     repeat: Annotated[int | None, typer.Option(
-        min=1, help="Steps a point; their median counts. (default: 1; with --model 5)")] = None,
+        min=1, help="Steps a point; their median counts. (default: 1; with --model 9)")] = None,
     tolerance: Annotated[float | None, typer.Option(
-        min=0.0, help="Share of a step's time that makes no riser. (default: 0.002; with --model 0.1)")] = None,
+        min=0.0, help="Share of a step's time that makes no riser. (default: 0.002; with --model 0.25)")] = None,
     model: Annotated[Path | None, typer.Option(
         metavar="DIR", help="torch_ref: config.json and safetensors; sizes are the model's.")] = None,
     cost: Annotated[Path | None, typer.Option(help="sim: cost model (TOML). (default: k3-tp8-nominal)")] = None,
@@ -57,8 +57,8 @@ def profile(
             clock = time.process_time  # one thread: nobody else's time counts
         with open_bars() as bars:
             found = measure(geometry, make, window=window, rows=batches, contexts=contexts,
-                            repeat=repeat or (5 if real else 1), clock=clock, progress=bars("profile", None),
-                            tolerance=(0.1 if real else 0.002) if tolerance is None else tolerance)
+                            repeat=repeat or (9 if real else 1), clock=clock, progress=bars("profile", None),
+                            tolerance=(0.25 if real else 0.002) if tolerance is None else tolerance)
         text = dump(found.surface, executor=executor, shape=geometry.name, window=window, points=len(found.points),
                     residual_us=round(found.residual_us, 3))
         out.write_text(text + "\n", encoding="utf-8")
