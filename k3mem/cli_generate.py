@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from k3mem.cli_parts import fail, reported, size_of
+from k3mem.cli_parts import need_torch, reported, size_of
 
 if TYPE_CHECKING:
     from k3mem.engine import Engine
     from k3mem.plan import Sampling
-    from k3mem.types import Int32
 
 model_app = typer.Typer(no_args_is_help=True, help="Make small models.")
 
@@ -35,14 +34,19 @@ def model_init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; made if need be.")],
     layers: Annotated[int, typer.Option(min=2, help="Layers; every fourth one and the last are MLA.")] = 4,
     seed: Annotated[int, typer.Option(help="Same seed, same values.")] = 0,
+    draft: Annotated[bool, typer.Option("--draft", help="And a block drafter for it, in DIR/draft.")] = False,
 ) -> None:
     """Write a small random model in Hugging Face layout."""
-    _need_torch()
+    need_torch()
     with reported(ValueError):
-        from k3mem.executors.torch_ref.init import config_of, write
+        from k3mem.executors.torch_ref.init import config_of, draft_config_of, write, write_draft
 
-        count = write(folder, config_of(kind, layers), seed=seed)
+        config = config_of(kind, layers)
+        count = write(folder, config, seed=seed)
         typer.echo(f"{folder}: {kind}, {layers} layers, {count:,} parameters", err=True)
+        if draft:
+            count = write_draft(folder / "draft", draft_config_of(config), config, seed=seed + 1)
+            typer.echo(f"{folder / 'draft'}: a block drafter for it, {count:,} parameters", err=True)
 
 
 def generate(
@@ -62,6 +66,8 @@ def generate(
     pool: Annotated[str, typer.Option(help="Bytes for pages and states.")] = "256MB",
     page: Annotated[int, typer.Option(min=1, max=512, help="Tokens a KV page.")] = 64,
     speculate: Annotated[int, typer.Option(min=0, max=15, help="Draft so many tokens a step from earlier text.")] = 0,
+    draft: Annotated[Path | None, typer.Option(metavar="DIR", help="Draft by this block drafter instead.")] = None,
+    surface: Annotated[Path | None, typer.Option(help="What steps cost (k3mem profile): verify what pays.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Arithmetic.")] = Dtype.float32,
 ) -> None:
     """Answer prompts with a model on the CPU, token by token, through the engine. The answers are the same to the bit
@@ -70,24 +76,32 @@ def generate(
         raise typer.BadParameter("give --prompt-ids or --prompt", param_hint="--prompt-ids")
     if prompt and tokenizer is None:
         raise typer.BadParameter("needs --tokenizer", param_hint="--prompt")
+    for given, option in ((surface, "--surface"), (draft, "--draft")):
+        if given is not None and not speculate:
+            raise typer.BadParameter("needs --speculate", param_hint=option)
     pool_bytes = size_of(pool, "--pool")
-    _need_torch()
+    need_torch()
     with reported(ImportError):
         import torch
 
         from k3mem.engine import Engine
-        from k3mem.executors.torch_ref import Model, TorchExecutor
+        from k3mem.executors.torch_ref import BlockDrafter, Model, TorchExecutor
         from k3mem.plan import Sampling
         from k3mem.policy import Policy
+        from k3mem.spec import NGram, VerifyPlanner
+        from k3mem.spec.surface import load
 
+        planner = None if surface is None else VerifyPlanner(load(surface), 1 + speculate)
         text = None if tokenizer is None else _Text(tokenizer)
         prompts = [text.encode(one) for one in prompt or ()] if text else [_ids(one) for one in prompt_ids or ()]
-        loaded = Model.from_pretrained(model, getattr(torch, dtype.value))
+        loaded = Model.from_pretrained(model, getattr(torch, dtype.value), draft=draft)
         stops = () if ignore_eos else loaded.config.eos
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop_ids=stops)
-        engine = Engine(loaded.shape(page, 1 + speculate), TorchExecutor(loaded), pool_bytes,
+        executor = TorchExecutor(loaded)
+        drafter = None if not speculate else NGram() if draft is None else BlockDrafter(executor)
+        engine = Engine(loaded.shape(page, 1 + speculate), executor, pool_bytes,
                         Policy(max_running=1, caching=not no_cache), window=1 + speculate,
-                        drafter=Lookup() if speculate else None)
+                        drafter=drafter, planner=planner)
         for number, tokens in enumerate(prompts):
             _answer(engine, number, tokens, max_new, sampling, text)
 
@@ -128,13 +142,6 @@ def _ids(text: str) -> list[int]:
         raise typer.BadParameter(f"{text!r} is no list of integers", param_hint="--prompt-ids") from None
 
 
-def _need_torch() -> None:
-    from importlib.util import find_spec
-
-    if not (find_spec("torch") and find_spec("safetensors")):
-        fail("this command needs torch and safetensors: pip install 'k3mem[torch]'", 1)
-
-
 class _Text:
     """A tokenizer.json. Raises ImportError without the package, OSError for a file that cannot be read."""
 
@@ -168,19 +175,3 @@ class _Text:
                 shown = text
 
         return show
-
-
-class Lookup:
-    """A drafter without a model: what followed the last two tokens when they stood together before."""
-
-    def draft(self, request_id: Hashable, tokens: Int32, limit: int) -> Int32:
-        """See `k3mem.sched.core.Drafter`. O(tokens)."""
-        import numpy as np
-
-        if len(tokens) < 3:
-            return tokens[:0]
-        places = np.flatnonzero((tokens[:-2] == tokens[-2]) & (tokens[1:-1] == tokens[-1]))
-        if not len(places):
-            return tokens[:0]
-        first = int(places[-1]) + 2
-        return tokens[first : first + limit]

@@ -59,6 +59,14 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def need_torch() -> None:
+    """Fails with what to install where torch is not there."""
+    from importlib.util import find_spec
+
+    if not (find_spec("torch") and find_spec("safetensors")):
+        fail("this command needs torch and safetensors: pip install 'k3mem[torch]'", 1)
+
+
 def write_json(report: dict[str, Any], where: str | None) -> bool:
     """Write a report to a file, or to stdout for `-`; whether stdout is taken."""
     import json

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what drafts are worth, and sums that ranks do: functions of arrays
     "spec": GROUND, "parallel": GROUND,
     # executors obey plans and see nothing else
-    "executors": {"plan", "shape", "errors", "executor", "types", "native"},
+    "executors": {"plan", "shape", "errors", "executor", "types", "native", "spec"},
     # the only code that sees tree and pool together
     "sched": GROUND | {"radix", "pool", "plan", "policy", "request", "executor", "metrics", "events", "spec"},
     "engine": GROUND | {"sched", "spec", "plan", "policy", "request", "executor", "events"},
@@ -37,8 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "metrics", "executors"},
     "cli_parts": GROUND | {"replay", "executors"},
     "cli_sweep": GROUND | {"replay", "executors", "cli_parts"},
-    "cli_generate": GROUND | {"engine", "plan", "policy", "request", "executors", "cli_parts"},
-    "cli_profile": GROUND | {"executor", "profile", "spec", "cli_parts"},
+    "cli_generate": GROUND | {"engine", "plan", "policy", "request", "executors", "spec", "cli_parts"},
+    "cli_profile": GROUND | {"executor", "executors", "profile", "spec", "cli_parts"},
     "cli": GROUND | {"replay", "executors", "fuzz", "cli_parts", "cli_sweep", "cli_generate", "cli_profile"},
     "__main__": {"cli"},
     "fuzz": GROUND | {"engine", "sched", "radix", "pool", "plan", "policy", "request", "executor", "metrics", "events",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,10 @@ pytest.importorskip("torch", reason="needs torch: pip install k3mem[torch]")
 pytest.importorskip("safetensors", reason="needs safetensors: pip install k3mem[torch]")
 
 from k3mem.cli import app  # noqa: E402
-from k3mem.cli_generate import Lookup  # noqa: E402
 from k3mem.executors.torch_ref import Model  # noqa: E402
+from k3mem.executors.torch_ref.init import config_of, write  # noqa: E402
+from k3mem.spec import Treads  # noqa: E402
+from k3mem.spec.surface import dump, load  # noqa: E402
 
 PROMPT = [5, 6, 7, 8] * 5
 
@@ -115,9 +118,49 @@ def test_a_folder_that_is_no_model_ends_in_two(tmp_path: Path) -> None:
     assert got.exit_code == 2 and "config.json" in got.stderr
 
 
-def test_lookup_drafts_what_followed_before() -> None:
-    tokens = np.array([1, 2, 3, 4, 1, 2, 5, 1, 2], np.int32)
-    assert Lookup().draft("r", tokens, 4).tolist() == [5, 1, 2]
-    assert Lookup().draft("r", tokens, 1).tolist() == [5]
-    for none in (tokens[:7], tokens[:2], tokens[:0]):
-        assert Lookup().draft("r", none, 4).tolist() == []
+def test_a_surface_is_measured_and_planned_by(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "surface.json"
+    got = call("profile", "--executor", "torch_ref", "--model", str(folder), "--out", str(out), "--rows", "1,2",
+               "--window", "4", "--context", "0", "--repeat", "1", "--page", "16")
+    assert got.exit_code == 0, got.output
+    facts = json.loads(out.read_text())
+    assert (facts["executor"], facts["shape"], facts["window"]) == ("torch_ref", "kimi_k3", 4)
+    assert (load(out).step_us(2, np.array([2, 8]), 0) > 0).all()
+    assert answers(folder, "--speculate", "3", "--surface", str(out))[0] == answers(folder)[0]
+
+
+def test_a_surface_where_drafts_never_pay_verifies_none(tmp_path: Path) -> None:
+    raw = config_of("tiny-k3", 2)
+    raw["text_config"]["vocab_size"] = 8  # so that what was said is said again
+    write(tmp_path / "m", raw)
+    steep = tmp_path / "steep.json"
+    steep.write_text(dump(Treads(ends=np.array([1, 2, 4]), levels=np.array([1.0, 1e6, 2e6]))))
+
+    def steps(*options: str) -> int:
+        said = answers(tmp_path / "m", "--max-new", "60", *options, prompts=[[5, 6, 7, 5, 6, 7]])[1]
+        return int(said.split(" new ones in ")[1].split()[0])
+
+    assert steps("--speculate", "3") < steps("--speculate", "3", "--surface", str(steep)) == steps()
+
+
+@pytest.mark.parametrize(("args", "what"), [
+    (["--executor", "torch_ref"], "--model"), (["--model", "m"], "--model"),
+    (["--executor", "torch_ref", "--model", "m", "--shape", "kimi-k3"], "its own sizes"),
+    (["--executor", "torch_ref", "--model", "no such folder"], "no such folder"),
+])
+def test_profile_of_a_model_needs_both(tmp_path: Path, args: list[str], what: str) -> None:
+    got = call("profile", "--out", str(tmp_path / "x.json"), *args)
+    assert got.exit_code == 2 and what in got.output
+
+
+@pytest.mark.parametrize("option", ["--surface", "--draft"])
+def test_what_speculates_needs_a_number_of_drafts(folder: Path, option: str) -> None:
+    got = call("generate", "--model", str(folder), "--prompt-ids", "1", option, "s")
+    assert got.exit_code == 2 and "needs --speculate" in got.output
+
+
+def test_a_block_drafter_changes_no_token(tmp_path: Path) -> None:
+    got = call("model", "init", "tiny-kimi-linear", str(tmp_path / "m"), "--layers", "2", "--draft")
+    assert got.exit_code == 0 and "block drafter" in got.stderr
+    options = ["--speculate", "7", "--draft", str(tmp_path / "m/draft")]
+    assert answers(tmp_path / "m", *options)[0] == answers(tmp_path / "m")[0]

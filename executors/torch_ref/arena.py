@@ -3,8 +3,8 @@
     0                                                            state_top            capacity
     | page 0 (sink) | page 1 | ...        ...  | slot 1 | slot 0 (sink) |  pad | scratch  |
 
-A page is [KV layer][token][latent + rope]; so a token's row in the first KV layer is number
-place * layers * page_tokens + position % page_tokens, and `page_tokens` further a layer. A slot is
+A page is [KV layer][token][latent + rope], a drafter's layers behind the model's; so a token's row in the first KV
+layer is number place * layers * page_tokens + position % page_tokens, and `page_tokens` further a layer. A slot is
 [KDA layer][taps - 1][channels] windows, then [KDA layer][head][V][K] matrices. Nothing is written to the sinks: the
 zeros of page 0 are what attention reads behind a row's last token.
 """
@@ -28,13 +28,13 @@ from k3mem.types import Int32, Int64
 class Arena:
     """Bytes by place. All writes go through views of `raw`. Raises InvalidShape where the model does not fit."""
 
-    def __init__(self, layout: Layout, config: Config, dtype: torch.dtype) -> None:
+    def __init__(self, layout: Layout, config: Config, dtype: torch.dtype, draft_layers: int = 0) -> None:
         shape, item, c = layout.shape, dtype.itemsize, config
         self.layers, self.heads, self.dim = len(c.kda_layers), c.kda_heads, c.kda_dim
         self.width, self.window = 3 * c.kda_width, c.conv - 1
         self.window_items = self.layers * self.window * self.width
         self.slot_items = self.window_items + self.layers * self.heads * self.dim * self.dim
-        kv_layers, self.page_tokens = len(c.mla_layers), shape.page_tokens
+        kv_layers, self.page_tokens = len(c.mla_layers) + draft_layers, shape.page_tokens
         self.page_rows = kv_layers * self.page_tokens
         need = (self.slot_items * item, kv_layers * c.kv_row * item, kv_layers, 1, 0)
         given = (shape.state_bytes, shape.token_bytes, shape.kv_layers, shape.dcp, layout.state_top % item)

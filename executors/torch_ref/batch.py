@@ -70,6 +70,8 @@ class Batch:
     """[padded * taps] what each token's convolution takes, oldest first: among (windows of all rows | tokens)."""
     ends: Tensor
     """[B * (taps - 1)] the window behind each row's last token, among the same."""
+    position: Int64
+    """[N] of each token."""
     write: Tensor
     """[N] KV row of each token in the first KV layer."""
     read: Tensor
@@ -81,8 +83,9 @@ class Batch:
     """Of them, without padding."""
 
     @classmethod
-    def of(cls, spans: Sequence[Span], taps: int) -> Batch:
-        """Of rows ordered by length, the longest first, none empty. O(tokens + positions)."""
+    def of(cls, spans: Sequence[Span], taps: int, *, causal: bool = True) -> Batch:
+        """Of rows ordered by length, the longest first, none empty. Not `causal`: a token sees all of its row.
+        O(tokens + positions)."""
         lengths = np.array([len(span.tokens) for span in spans])
         counts = (lengths[:, None] > np.arange(lengths[0])).sum(0)
         first = np.cumsum(counts) - counts
@@ -92,6 +95,7 @@ class Batch:
         total = padded(n)
         starts = np.array([span.start for span in spans])
         position = starts[row] + time
+        seen = position if causal else (starts + lengths - 1)[row]
         tokens = np.zeros(total, np.int64)
         joined = np.concatenate([span.tokens for span in spans])
         offset = np.cumsum(lengths) - lengths
@@ -109,9 +113,9 @@ class Batch:
         ends = _before(np.arange(len(spans)), lengths, taps - 1, len(spans), first, taps - 1)
         return cls(
             spans=tuple(spans), count=n, counts=tuple(counts.tolist()), first=first, tokens=torch.from_numpy(tokens),
-            taps=torch.from_numpy(near.reshape(-1)), ends=torch.from_numpy(ends.reshape(-1)),
+            taps=torch.from_numpy(near.reshape(-1)), ends=torch.from_numpy(ends.reshape(-1)), position=position,
             write=torch.from_numpy(read[row, position]), read=torch.from_numpy(read.reshape(-1)),
-            blocks=_blocks(counts, first, position), outputs=torch.from_numpy(outputs), wanted=len(out),
+            blocks=_blocks(counts, first, seen), outputs=torch.from_numpy(outputs), wanted=len(out),
         )
 
     @property
@@ -136,6 +140,7 @@ def _before(row: Int64, tokens: Int64, taps: int, rows: int, first: Int64, windo
 
 
 def _blocks(counts: Int64, first: Int64, position: Int64) -> tuple[Block, ...]:
+    """`position`: the last that each token sees."""
     out = []
     begin = 0
     while begin < len(counts):

@@ -23,7 +23,7 @@ from k3mem.executors.torch_ref.ops import quiet
 from k3mem.executors.torch_ref.stores import Memory, Records, Snapshot, States, fold
 from k3mem.executors.torch_ref.tables import Lane, Tables
 from k3mem.plan import PAGE, STATE, Done, Plan, Result, Row
-from k3mem.types import Bool, UInt8
+from k3mem.types import Bool, Float64, Int32, UInt8
 
 PREFILL, VERIFY = int(Row.PREFILL), int(Row.VERIFY)
 
@@ -31,10 +31,13 @@ PREFILL, VERIFY = int(Row.PREFILL), int(Row.VERIFY)
 class _Row:
     """One row of a plan that runs."""
 
-    __slots__ = ("accepted", "drafts", "kind", "lane", "number", "place", "sample", "span", "targets")
+    __slots__ = ("accepted", "drafts", "kind", "lane", "number", "place", "sample", "seat", "span",
+                 "targets")
 
-    def __init__(self, number: int, kind: int, lane: Lane, drafts: list[int], sample: bool) -> None:
+    def __init__(self, number: int, kind: int, seat: int, lane: Lane, drafts: list[int], sample: bool) -> None:
         self.number, self.kind, self.lane, self.drafts, self.sample = number, kind, lane, drafts, sample
+        self.seat = seat
+        """Number of the lane."""
         self.accepted: list[int] = []
         self.targets: list[tuple[int, int, int]] = []
         """(its own tokens before it, place, number in the plan) of each snapshot."""
@@ -84,7 +87,7 @@ class TorchExecutor:
     def attach(self, layout: Layout) -> None:
         """Allocate the arena. Raises InvalidShape where the layout's shape is not the model's."""
         self._arena = None
-        self._arena = Arena(layout, self.model.config, self.model.dtype)
+        self._arena = Arena(layout, self.model.config, self.model.dtype, self.model.draft_layers)
         self.tables = Tables(layout)
         self._flight.clear()
 
@@ -156,7 +159,7 @@ class TorchExecutor:
                 done[i] = lane.done
                 continue
             tokens = given[offsets[i] : offsets[i + 1]]
-            row = out[i] = _Row(i, kind, lane, tokens if kind == VERIFY else [], sample)
+            row = out[i] = _Row(i, kind, number, lane, tokens if kind == VERIFY else [], sample)
             if kind == PREFILL:
                 lane.depth = start  # the host's word, also after a step that failed
             elif lane.last_token < 0 or lane.depth > start:
@@ -215,6 +218,8 @@ class TorchExecutor:
         self._sample(rows, logits)
         if records is not None:
             self._fold([(rows[i], where[n]) for n, i in enumerate(verify)], records, written)
+        if self.model.draft is not None:
+            self._draft([row for row in rows if row.accepted and not row.lane.done])
 
     # -- sampling
 
@@ -294,3 +299,28 @@ class TorchExecutor:
             windows[b] = records.window(windows[b], numbers[b, :count])
             rows[b][0].lane.depth += count
         arena.slots.index_copy_(0, slots, held)
+
+    # -- draft
+
+    def _draft(self, rows: Sequence[_Row]) -> None:
+        """What the block drafter says behind the newest token of each of these rows."""
+        draft, arena = self.model.draft, self.arena
+        if draft is None or not rows:
+            return
+        blocks = []
+        for row in rows:
+            lane = row.lane
+            places = self.tables.page_places(row.seat, lane, -(-lane.depth // arena.page_tokens))
+            blocks.append((lane.depth, lane.last_token, arena.rows_of(places, lane.depth)))
+        tokens, sure = self.model.propose(draft.batch(blocks), arena.kv)
+        for row, line, confidence in zip(rows, tokens.numpy(), sure.double().numpy(), strict=True):
+            row.lane.proposal = row.lane.depth, line.astype(np.int32), confidence
+
+    def proposed(self, number: int, generation: int, known: int) -> tuple[Int32, Float64] | None:
+        """(tokens, confidence of each) that the block drafter said in the last step of a lane, behind `known` tokens
+        of prompt and output; None where it has said nothing there."""
+        lane = self.tables.lanes[number]
+        if lane is None or lane.generation != generation or lane.proposal is None:
+            return None
+        depth, tokens, confidence = lane.proposal
+        return (tokens, confidence) if depth == lane.depth == known - 1 else None

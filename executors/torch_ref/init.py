@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from k3mem.executors.torch_ref.config import Config
+from k3mem.executors.torch_ref.dspark import DraftConfig
 from k3mem.executors.torch_ref.weights import INDEX, SINGLE, pack
 
 KINDS = ("tiny-k3", "tiny-kimi-linear")
@@ -87,6 +88,33 @@ def write(folder: str | os.PathLike[str], raw: dict[str, Any], *, seed: int = 0,
                if not name.endswith("weight_scale"))
 
 
+def draft_config_of(raw: dict[str, Any], layers: int = 2) -> dict[str, Any]:
+    """`config.json` of a small block drafter for a model of this config. Raises InvalidShape."""
+    c = Config.read(raw)
+    return {
+        "architectures": ["DSparkDraftModel"], "model_type": "dspark", "hidden_size": c.hidden, "block_size": 7,
+        "num_hidden_layers": layers, "intermediate_size": c.dense, "num_attention_heads": c.heads,
+        "kv_lora_rank": c.latent, "qk_nope_head_dim": c.nope, "qk_rope_head_dim": c.rope, "v_head_dim": c.v_dim,
+        "rope_theta": 50000.0, "target_layer_ids": sorted({0, c.layers // 2, c.layers - 1}),
+        "mask_token_id": min(3, c.vocab - 1), "markov_rank": 16, "confidence_temperature": 1.0,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def write_draft(folder: str | os.PathLike[str], raw: dict[str, Any], target: dict[str, Any], *, seed: int = 0) -> int:
+    """Write a random block drafter of config `raw` for a model of config `target`; its number of parameters. Raises
+    InvalidShape, OSError."""
+    from safetensors.torch import save_file
+
+    config = DraftConfig.read(raw, Config.read(target))
+    tensors = _Random(config.inner, seed, False).draft_tensors(config)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "config.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    save_file(tensors, place / SINGLE, metadata={"format": "pt"})
+    return sum(t.numel() for t in tensors.values())
+
+
 class _Random:
     """Draws the tensors of a config, in a fixed order."""
 
@@ -117,6 +145,22 @@ class _Random:
         self._norm("norm", c.hidden)
         if not c.tied:
             self.out[f"{self.prefix}lm_head.weight"] = self._draw(c.vocab, c.hidden).bfloat16()
+        return self.out
+
+    def draft_tensors(self, config: DraftConfig) -> dict[str, Tensor]:
+        c = self.config
+        for i in range(config.layers):
+            self._norm(f"layers.{i}.input_layernorm", c.hidden)
+            self._norm(f"layers.{i}.post_attention_layernorm", c.hidden)
+            self._mla(f"layers.{i}.self_attn")
+            self._pair(f"layers.{i}.mlp", c.dense)
+        for name, shape in (("fc", (c.hidden, len(config.taps) * c.hidden)),
+                            ("markov_head.markov_w1", (c.vocab, config.markov)),
+                            ("markov_head.markov_w2", (c.vocab, config.markov)),
+                            ("confidence_head.proj", (1, c.hidden + config.markov))):
+            self.out[f"{name}.weight"] = self._draw(*shape).bfloat16()
+        self.out["confidence_head.proj.bias"] = self._draw(1)
+        self.out["fc_norm.weight"] = (1 + 0.1 * self._draw(c.hidden, scale=1.0)).bfloat16()
         return self.out
 
     def _draw(self, *shape: int, scale: float | None = None) -> Tensor:

@@ -61,16 +61,28 @@ class Mla:
 
     def __call__(self, x: Tensor, batch: Batch, memory: Memory) -> Tensor:
         """[N, hidden] normed without its weight -> [N, hidden]. Writes the tokens' KV rows, then reads all below."""
+        query, row, gate = self.project(x)
+        memory.kv.put(self.index, batch.write, row[: batch.count])
+        return self.attend(query, memory.kv.get(self.index, batch.read), gate, batch)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """[N, hidden] -> (queries [N, heads, wide], KV rows [N, row], what gates the output or nothing)."""
         query, row, *gate = self.input(x).split_with_sizes(self.sizes, 1)
         if self.query is not None:
             query = self.query(rms(query, self.eps))
+        return query.contiguous().view(-1, self.heads, self.wide), self.normed(row), gate
+
+    def normed(self, row: Tensor) -> Tensor:
+        """[N, row] projected -> [N, row] as it is kept."""
         latent, shared = row[:, : self.latent], row[:, self.latent :]
-        row = torch.cat((rms(latent, self.eps).mul_(self.norm), shared), 1)
-        memory.kv.put(self.index, batch.write, row[: batch.count])
-        keys = memory.kv.get(self.index, batch.read).view(len(batch.spans), -1, KEYS, self.row)
+        return torch.cat((rms(latent, self.eps).mul_(self.norm), shared), 1)
+
+    def attend(self, query: Tensor, keys: Tensor, gate: list[Tensor], batch: Batch) -> Tensor:
+        """[N, hidden]; `keys` are the KV rows of `batch.read`."""
+        keys = keys.view(len(batch.spans), -1, KEYS, self.row)
         if self.wide > self.row:
             keys = pad(keys, (0, self.wide - self.row))
-        mixed = self._attend(query.contiguous().view(-1, self.heads, self.wide), keys, batch)
+        mixed = self._attend(query, keys, batch)
         o = torch.cat([torch.bmm(part.transpose(0, 1), self.up_v).transpose(0, 1) for part in tiles(mixed)]).flatten(1)
         return self.output(o.mul_(sigmoid_neg_(gate[0].contiguous())) if self.gated else o)
 

@@ -7,7 +7,7 @@ import numpy as np
 from k3mem.executor import Layout
 from k3mem.executors.torch_ref.sampling import Sampler
 from k3mem.plan import PAGE, STATE, Done, Plan, Seat
-from k3mem.types import Int32, Int64
+from k3mem.types import Float64, Int32, Int64
 
 NOWHERE = -1
 
@@ -15,7 +15,8 @@ NOWHERE = -1
 class Lane:
     """A lane's tenant; exact after every step."""
 
-    __slots__ = ("depth", "done", "generation", "last_token", "limit", "pages", "prompt", "sampler", "state")
+    __slots__ = ("depth", "done", "generation", "last_token", "limit", "pages", "prompt", "proposal", "sampler",
+                 "state")
 
     def __init__(self, seat: Seat) -> None:
         self.generation, self.state, self.depth = seat.generation, seat.state, seat.depth
@@ -23,6 +24,8 @@ class Lane:
         self.sampler = Sampler(seat.sampling)
         self.pages: Int32 = np.full(16, NOWHERE, np.int32)
         """Page ids; at least as long as the list."""
+        self.proposal: tuple[int, Int32, Float64] | None = None
+        """(absorbed depth, tokens, confidences) of the block drafter's newest word."""
 
     def extend(self, index: int, page: int) -> None:
         """Entry `index` of the page list. O(1), amortised."""

@@ -22,7 +22,7 @@ from k3mem.sched.pins import Pins
 from k3mem.sched.queue import Queue
 from k3mem.sched.sessions import Sessions
 from k3mem.shape import Shape
-from k3mem.spec import Drafter, Planner
+from k3mem.spec import Draft, Drafter, Planner
 from k3mem.types import Int32
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Core:
     """When the engine, on its own clock, learned that nothing is in flight; None where something is."""
     ends_drafts: Callable[[Hashable], None] | None = None
     """The drafter's `ended`, where it has one."""
+    drafts_lane: Callable[[int, int, Int32, int], Int32 | Draft] | None = None
+    """The drafter's `draft_lane`, where it has one."""
     jobs: dict[Hashable, Job] = field(default_factory=dict)
     """All jobs that wait or hold a lane, by request id."""
     ending: set[int] = field(default_factory=set)

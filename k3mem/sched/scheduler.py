@@ -36,6 +36,7 @@ class Scheduler:
         self.core = Core(shape, policy, cache, Lanes(policy.max_running, shape.page_span), capabilities, clock,
                          Pins(cache), Queue(shape.grid), drafter, window, planner)
         self.core.ends_drafts = getattr(drafter, "ended", None)
+        self.core.drafts_lane = getattr(drafter, "draft_lane", None)
         if policy.admission is not None:
             self.core.sessions = Sessions(policy.admission, shape.page_span, self._holds, self._cached)
 

@@ -51,7 +51,7 @@ def propose(core: Core, chosen: Int32, starts: Int32) -> Proposal | None:
     for lane in chosen.tolist():
         job = core.lanes.seat(lane).job
         most = min(core.window - 1, job.limit - job.count - 1, left)
-        guess = _draft(core, core.drafter, job, most) if most > 0 else Draft(EMPTY)
+        guess = _draft(core, core.drafter, lane, job, most) if most > 0 else Draft(EMPTY)
         left -= len(guess.tokens)
         guesses.append(guess)
     offered = np.array([len(guess.tokens) for guess in guesses], np.int32)
@@ -65,11 +65,15 @@ def propose(core: Core, chosen: Int32, starts: Int32) -> Proposal | None:
     return Proposal([guess.tokens[:n] for guess, n in zip(guesses, kept.tolist(), strict=True)], offered, confidence)
 
 
-def _draft(core: Core, drafter: Drafter, job: Job, most: int) -> Draft:
+def _draft(core: Core, drafter: Drafter, lane: int, job: Job, most: int) -> Draft:
     """A drafter's guesses for one request, at most `most`. Raises InvalidRequest unless they are tokens, and
     confidences chances."""
     who = f"request {job.request.id!r}: its drafter"
-    said = drafter.draft(job.request.id, read_only(job.tokens[: job.count]), most)
+    known = read_only(job.tokens[: job.count])
+    if core.drafts_lane is None:
+        said = drafter.draft(job.request.id, known, most)
+    else:
+        said = core.drafts_lane(lane, int(core.lanes.generation[lane]), known, most)
     tokens, confidence = said if isinstance(said, Draft) else (said, None)
     given = np.asarray(tokens)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):

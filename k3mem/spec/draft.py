@@ -43,6 +43,14 @@ class Drafter(Protocol):
         ...
 
 
+class LaneDrafter(Drafter, Protocol):
+    """A drafter that knows requests by the lanes of an executor: it is asked by `draft_lane` alone."""
+
+    def draft_lane(self, lane: int, generation: int, tokens: Int32, limit: int) -> Int32 | Draft:
+        """As `draft`, for the tenant of a lane."""
+        ...
+
+
 class Scripted:
     """A drafter for tests: it is told what each request will say, and goes wrong where it is told to.
 

@@ -3,64 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from k3mem.executors.torch_ref import Model, TorchExecutor
-from k3mem.plan import STATE, Sampling
+from k3mem.plan import STATE, Done
+from tests.executors.torch_ref.bench import LIMIT, PROMPT, Bench, drafts_of
 from tests.executors.torch_ref.world import tokens
-from tests.plans import Host, layout_of, run, tokens_of
-
-PROMPT = tokens(1, 21)
-LIMIT = 60
+from tests.plans import layout_of, run
 
 
-class Bench:
-    """An executor and its host; lane 1 has absorbed the prompt."""
-
-    def __init__(self, model: Model, page: int = 16, **executor: Any) -> None:
-        self.executor = TorchExecutor(model, **executor)
-        layout = layout_of(model.shape(page), pages=64, states=16)
-        self.executor.attach(layout)
-        self.host = Host(layout)
-        self.state = self.seat(1, PROMPT)
-
-    def seat(self, lane: int, prompt: list[int], sampling: Sampling | None = None) -> int:
-        plan = self.host.plan()
-        state = self.host.seat(plan, lane, prompt=len(prompt), limit=LIMIT, sampling=sampling)
-        run(self.executor, plan.prefill(lane, 0, prompt, True))
-        return state
-
-    def slot(self, state: int) -> Tensor:
-        """A state's bytes."""
-        arena = self.executor.arena
-        return arena.slots[arena.slot(self.executor.tables.place(STATE, state))].clone()
-
-    def decode(self, count: int, lane: int = 1) -> list[int]:
-        got = []
-        for _ in range(count):
-            depth = self.executor.tables.lane(lane).depth
-            got += tokens_of(run(self.executor, self.host.plan().decode(lane, depth)), lane)
-        return got
-
-
-def drafts_of(model: Model, right: int, total: int = 7) -> list[int]:
-    """`right` true tokens after the prompt's first one, then wrong ones."""
-    true = Bench(model).decode(total)
-    return [token if i < right else (token + 1) % model.config.vocab for i, token in enumerate(true)]
-
-
-@pytest.mark.parametrize("right", range(8))
+@pytest.mark.parametrize("right", range(17))
 def test_the_fold_of_n_tokens_is_n_decodes(model: Model, right: int) -> None:
     bench, plain = Bench(model), Bench(model)
-    (result,) = run(bench.executor, bench.host.plan().verify(1, len(PROMPT), drafts_of(model, right)))
+    (result,) = run(bench.executor, bench.host.plan().verify(1, len(PROMPT), drafts_of(model, right, 16)))
     assert result.tokens.tolist() == plain.decode(right + 1)
     assert torch.equal(bench.slot(bench.state), plain.slot(plain.state))
     assert bench.decode(3) == plain.decode(3)
     assert torch.equal(bench.slot(bench.state), plain.slot(plain.state))
+
+
+def test_padding_and_lanes_that_have_ended_touch_nothing(model: Model) -> None:
+    bench = Bench(model)
+    bench.seat(2, tokens(2, 33))
+    arena, tables = bench.executor.arena, bench.executor.tables
+    tables.lane(2).done = int(Done.STOP)
+    before = arena.raw.clone()
+    plan = bench.host.plan().verify(1, len(PROMPT), drafts_of(model, 7)).verify(2, 33, [5, 6])
+
+    (result,) = run(bench.executor, plan)
+
+    assert result.accepted.tolist() == [8, 0]
+    places = tables.page_places(1, tables.lane(1), -(-(len(PROMPT) + 8) // arena.page_tokens))
+    own = arena.rows_of(places, len(PROMPT) + 8)[len(PROMPT) :]
+    now = arena.raw.clone()
+    for view in (before, now):  # blank what the row may write
+        items = view[: arena.top].view(model.dtype)
+        rows = items[: len(arena.pages) * arena.pages.shape[1]].view(-1, model.config.kv_row)
+        for layer in range(arena.page_rows // arena.page_tokens):
+            rows[own + layer * arena.page_tokens] = 0
+        slot = arena.top - (tables.place(STATE, bench.state) + 1) * arena.state_bytes
+        view[slot : slot + arena.state_bytes] = 0
+    assert torch.equal(now, before)
 
 
 @pytest.mark.parametrize("at", range(1, 9))

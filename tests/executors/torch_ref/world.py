@@ -57,13 +57,18 @@ class Spy(TorchExecutor):
 
     def holds(self, number: int) -> Final:
         """A lane's state and KV rows now."""
-        lane, arena = self.tables.lane(number), self.arena
-        slot = arena.slots[arena.slot(self.tables.place(STATE, lane.state))]
-        window, matrix = arena.parts(slot.unsqueeze(0))
-        places = self.tables.page_places(number, lane, -(-lane.depth // arena.page_tokens))
-        rows = torch.from_numpy(arena.rows_of(places, lane.depth))
-        kv = torch.stack([arena.kv.get(layer, rows) for layer in range(arena.page_rows // arena.page_tokens)])
-        return Final(lane.depth, window[0].clone(), matrix[0].clone(), kv)
+        return held_by(self, number)
+
+
+def held_by(executor: TorchExecutor, number: int) -> Final:
+    """What a lane of an executor holds now."""
+    lane, arena = executor.tables.lane(number), executor.arena
+    slot = arena.slots[arena.slot(executor.tables.place(STATE, lane.state))]
+    window, matrix = arena.parts(slot.unsqueeze(0))
+    places = executor.tables.page_places(number, lane, -(-lane.depth // arena.page_tokens))
+    rows = torch.from_numpy(arena.rows_of(places, lane.depth))
+    kv = torch.stack([arena.kv.get(layer, rows) for layer in range(arena.page_rows // arena.page_tokens)])
+    return Final(lane.depth, window[0].clone(), matrix[0].clone(), kv)
 
 
 def tokens(seed: int, count: int) -> list[int]:
@@ -83,6 +88,8 @@ class World:
                  window: int = 1, poison: bool = True, kda_mode: Any = "recurrent", **policy: Any) -> None:
         self.model = model
         self.executor = Spy(model, poison, kda_mode=kda_mode)
+        if isinstance(drafter, type):
+            drafter = drafter(self.executor)
         self.engine = Engine(model.shape(page_tokens, window), self.executor, capacity,
                              Policy(**{"max_running": 8, **policy}), drafter=drafter, window=window)
         self.prompts: dict[Hashable, list[int]] = {}
@@ -127,6 +134,8 @@ def same(model: Model, final: Final, held: dict[str, Tensor]) -> None:
         assert torch.equal(final.window[n], held[f"conv.{i}"]), f"window of layer {i}"
     for n, i in enumerate(c.mla_layers):
         assert torch.equal(final.kv[n], held[f"kv.{i}"]), f"KV of layer {i}"
+    for n in range(model.draft_layers):
+        assert torch.equal(final.kv[len(c.mla_layers) + n], held[f"draft.{n}"]), f"KV of the drafter's layer {n}"
 
 
 class Script:
