@@ -111,20 +111,20 @@ def test_policy_checks_it(value: Any, reason: str) -> None:
 
 
 def test_on_shared_documents_they_beat_intervals_with_more_states() -> None:
-    trace = synth(1, 150, scale=0.25, mix="document")
+    trace = synth(2, 150, scale=0.25, mix="document")
 
     def run(**options: Any) -> tuple[int, int]:
         """(tokens recomputed, checkpoints inside prompts)."""
         report = build(run_timed(trace, Shape.kimi_k3(tp=8), ReplayOptions(
-            mode="timed", concurrency=2, pool_bytes=4 * 10**9, gap_cap=0.0, policy="lru", **options), lambda *_: None))
+            mode="timed", concurrency=2, pool_bytes=3 * 10**9, gap_cap=0.0, policy="lru", **options), lambda *_: None))
         made = report["checkpoints"]["created"]
         return report["recomputed_tokens"], made.get("branch", 0) + made.get("interval", 0)
 
     none, depths = run(), run(fork_depths=8)
     for interval in (2048, 4096):
         some = run(interval=interval)
-        assert depths[0] < 0.95 * some[0] and depths[1] <= some[1]
-    assert depths[0] < 0.95 * none[0]
+        assert depths[0] < 0.9 * some[0] and depths[1] <= some[1]
+    assert depths[0] < 0.9 * none[0]
 
 
 def test_synthetic_readers_share_documents_to_common_places() -> None:
