@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from k3mem.radix.kinds import DUE_MOST, PASSED, Kind, Note
-from k3mem.radix.policy import Keeper, Prices, ranks
+from k3mem.radix.policy import Keeper, Passive, Prices, ranks
 from k3mem.radix.tree import AGES, Tree
 from k3mem.types import Float64, Int32, ScopeId, UInt8
 
@@ -159,10 +159,8 @@ class Learned:
         return Learning(tree, prices, self)
 
 
-class Pricing:
-    """The keeper of `Cost`."""
-
-    heeds = False
+class Pricing(Passive):
+    """The keeper of `Cost`: only age and price count."""
 
     def __init__(self, tree: Tree, prices: Prices) -> None:
         self.tree = tree
@@ -172,15 +170,6 @@ class Pricing:
     def requested(self, scope: ScopeId, prompt: Int32, now: float) -> int:
         self.tree.time(now)
         return 0
-
-    def finished(self, request: int, note: int) -> None:
-        """Only age and price count."""
-
-    def resized(self, capacity_bytes: int) -> None:
-        """Values do not depend on it."""
-
-    def stats(self) -> dict[str, object]:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,15 @@ def test_sessions_are_let_in_when_they_fit_and_nobody_waits_for_longer_than_the_
     assert off["admission"]["held"] == 0 and off["admission"]["bound"] is None
 
 
+def test_sessions_that_are_held_save_most_of_the_recomputation_of_real_agents(real: Callable[[str], Path]) -> None:
+    trace = load([real("weka_cc_a.jsonl.gz")])
+    options: dict[str, Any] = {"loop": "closed", "concurrency": 32, "pool_bytes": int(40e9), "limit": 3000}
+    off = timed(trace, **options, policy="lru")
+    on = timed(trace, **options, policy="lru", admission="on")
+    assert on["recomputed_tokens"] <= 0.6 * off["recomputed_tokens"]
+    assert on["output_tokens_per_second"] >= off["output_tokens_per_second"]
+
+
 def test_sessions_complete_sub_agents_included(agents: Trace) -> None:
     replay = TimedReplay(agents, Shape.kimi_k3(tp=8), ReplayOptions(mode="timed", concurrency=3, pool_bytes=0,
                                                                     admission="on"))
