@@ -212,7 +212,7 @@ class Shape:
         The state's element size is the config's `mamba_ssm_dtype` where it has one, else 4 bytes.
         Raises InvalidShape naming the file and the key that is missing or wrong.
         """
-        raw, origin = _read_config(config)
+        raw, origin = read_config(config)
         text = _Config(raw.get("text_config", raw), origin)
         kind = text.get("model_type", str)
         reader = _READERS.get(kind)
@@ -293,7 +293,9 @@ class _Config:
         return _Config(self.get(key, Mapping), f"{self.origin}: {key}")  # type: ignore[type-abstract]
 
 
-def _read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+def read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """(contents, what to call it in messages) of a Hugging Face config: a folder, its config.json, or what stands in
+    it. Raises InvalidShape naming the file."""
     if isinstance(config, Mapping):
         return config, "config"
     path = Path(config)

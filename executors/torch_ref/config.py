@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from k3mem.errors import InvalidShape
+from k3mem.shape import read_config
 
 T = TypeVar("T")
 
@@ -92,15 +91,7 @@ class Config:
     @classmethod
     def load(cls, where: str | os.PathLike[str]) -> Config:
         """Of a folder or a file. Raises InvalidShape naming the file and the key that is missing or wrong."""
-        path = Path(where)
-        path = path / "config.json" if path.is_dir() else path
-        try:
-            raw = json.loads(path.read_bytes())
-        except OSError as error:
-            raise InvalidShape(f"{path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise InvalidShape(f"{path}: not JSON: {error}") from error
-        return cls.read(raw, str(path))
+        return cls.read(*read_config(where))
 
     @classmethod
     def read(cls, raw: Any, origin: str = "config") -> Config:

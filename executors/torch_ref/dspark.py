@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from k3mem.executors.torch_ref.moe import Mlp
 from k3mem.executors.torch_ref.ops import TILE, Linear, rms, sigmoid_neg_
 from k3mem.executors.torch_ref.stores import Kv
 from k3mem.executors.torch_ref.weights import Checkpoint
+from k3mem.shape import read_config
 from k3mem.types import Float64, Int64
 
 TURN = 1024
@@ -66,14 +66,8 @@ class DraftConfig:
     @classmethod
     def load(cls, folder: str | os.PathLike[str], target: Config) -> DraftConfig:
         """Of a folder's config.json. Raises InvalidShape naming the file and the key that is missing or wrong."""
-        path = Path(folder) / "config.json"
-        try:
-            raw = json.loads(path.read_bytes())
-        except OSError as error:
-            raise InvalidShape(f"{path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise InvalidShape(f"{path}: not JSON: {error}") from error
-        return cls.read(raw, target, str(path))
+        raw, origin = read_config(Path(folder) / "config.json")
+        return cls.read(raw, target, origin)
 
     @classmethod
     def read(cls, raw: Any, target: Config, origin: str = "config") -> DraftConfig:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from k3mem import Engine, Policy, Request, Sampling
+from k3mem.errors import StepFailed
 from k3mem.executors.torch_ref import Model, TorchExecutor
 from k3mem.executors.torch_ref.executor import STATE
 from k3mem.plan import Plan, Result
@@ -38,6 +39,8 @@ class Spy(TorchExecutor):
         self.seeds: dict[int, int] = {}
         self.plans: list[Plan] = []
         self.poison = poison
+        self.breaks: list[int] = []
+        """Steps that fail when they are collected, in order."""
 
     def attach(self, layout: Any) -> None:
         super().attach(layout)
@@ -53,6 +56,14 @@ class Spy(TorchExecutor):
                                           strict=True):
             if done and accepted:
                 self.finals[self.seeds[number]] = self.holds(number)
+        return result
+
+    def collect(self, ticket: Result) -> Result:
+        result = super().collect(ticket)
+        if self.breaks and ticket.step == self.breaks[0]:
+            del self.breaks[0]
+            self._flight.clear()
+            raise StepFailed("planted")
         return result
 
     def holds(self, number: int) -> Final:
