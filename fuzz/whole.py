@@ -39,12 +39,14 @@ NATIVE_SECONDS = 60
 LEAST = 5.0
 """Clock seconds below which no further mutant is begun."""
 EXPLORED = (
-    "donated_and_freed", "freed_twice_on_abort", "handles_are_views", "half_translated", "cancel_keeps_its_bytes",
+    "donated_and_freed", "freed_twice_on_abort", "half_translated", "cancel_keeps_its_bytes",
     "one_spare_for_two", "fork_before_admission", "refused_keeps_its_lock", "pages_are_not_zeroed",
     "states_are_not_zeroed", "snapshot_is_a_reference", "snapshot_one_off", "interior_never_filled",
     "donated_at_the_cut", "tails_are_not_copied", "tail_page_is_shared", "takeover_stays_in_the_tree",
     "unlocks_to_the_root", "shared_plan_buffers", "freed_before_the_last_reader", "resync_is_skipped",
     "moves_through_the_new_table", "moves_are_dropped", "tables_miss_moves", "leases_do_not_hold",
+    "page_of_two_ids", "one_id_at_two_places", "chain_in_one_batch", "no_effect_is_a_launch",
+    "counted_after_publishing", "events_before_their_step", "step.covered", "step.still_new",
 )
 """Planted bugs that exploration alone must find."""
 PARTS = {"explore": 0.15, "run": 0.30, "prove": 0.35, "seek": 0.10, "native": 0.10}

@@ -155,11 +155,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Number of rows."""
         return len(self.kind)
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing to run at all (a plan of moves alone is not empty)."""
-        return not (len(self.kind) or len(self.moves))
-
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What came of a plan. Rows stand in the plan's order and are keyed by (lane, generation)."""

@@ -75,11 +75,3 @@ def _layer(saved: list[int], gains: list[int], before: list[int]) -> tuple[list[
         better.append(max(found, saved[j]))
         chosen.append(owners[head] if found > saved[j] else -1)
     return better, chosen
-
-
-def to_compute(chosen: Sequence[int], depths: Sequence[int] | Int32, weights: Sequence[int] | Int32,
-               base: int = 0) -> int:
-    """Tokens that readers compute who leave at these depths and resume at the deepest of `chosen` below, or at `base`;
-    who leaves at or above `base` computes nothing. O(n x chosen)."""
-    return sum(int(weight) * max(0, int(depth) - max((place for place in chosen if place <= depth), default=base))
-               for depth, weight in zip(depths, weights, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -10,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3mem.radix import Kind, Lru, Tree
-from k3mem.radix.depths import best_depths, to_compute
+from k3mem.radix.depths import best_depths
 from k3mem.types import StateId
+
+
+def to_compute(chosen: Sequence[int], depths: Sequence[int], weights: Sequence[int], base: int = 0) -> int:
+    """Tokens that readers compute who leave at these depths and resume at the deepest of `chosen` below, or at `base`;
+    who leaves at or above `base` computes nothing."""
+    return sum(weight * max(0, depth - max((place for place in chosen if place <= depth), default=base))
+               for depth, weight in zip(depths, weights, strict=True))
 
 
 def least_of_all(depths: list[int], weights: list[int], most: int, grid: int, base: int) -> int:
